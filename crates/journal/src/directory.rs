@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Name of the file that the holder keeps locked.
 const LOCK: &str = "lock";
 
-/// State directory that this process holds. When this is dropped, another process can take the directory.
+/// State directory that this process holds. When the value is dropped, another process can take the directory.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub enum DirectoryError {
     InUse {
         /// Path of the directory.
         path: PathBuf,
-        /// Process that holds it, if it is known.
+        /// Process that holds the directory, if it is known.
         pid: Option<u32>,
     },
     /// The directory is on a file system that other hosts mount too.
@@ -54,7 +54,7 @@ pub enum DirectoryError {
     Io {
         /// Operation that failed.
         what: &'static str,
-        /// Path that it failed on.
+        /// Path on which the operation failed.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -65,8 +65,8 @@ fn of_pid(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" by process {pid}")).unwrap_or_default()
 }
 
-/// Magic numbers of file systems that several hosts share. Numbers that statfs reports are the same on every
-/// architecture; they come from the kernel and the vendors.
+/// Magic numbers of file systems that several hosts share. statfs reports the same numbers on every architecture; the
+/// numbers are from the kernel and the vendors.
 const NETWORK: [(i64, &str); 14] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -95,7 +95,7 @@ const FUSE_NETWORK: [(&str, &str); 6] = [
 ];
 
 fn network_name_of_magic(number: i64) -> Option<&'static str> {
-    // Some numbers do not fit a signed 32-bit word, and come back sign-extended where that is their type.
+    // On architectures whose statfs has a signed 32-bit field, numbers that do not fit are reported sign-extended.
     let number = number & 0xffff_ffff;
     let known = NETWORK.iter().find(|(magic, _)| *magic == number);
     known.map(|(_, name)| *name)
@@ -115,13 +115,13 @@ fn network_name_of_mount(table: &str, path: &Path) -> Option<&'static str> {
     known.map(|(_, name)| *name)
 }
 
-/// Network file system that this existing path is on, if it is on one.
+/// Returns the network file system that contains an existing path; `None` for a local file system.
 pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
     let number = statfs(path)?.filesystem_type().0;
     if let Some(name) = network_name_of_magic(number) {
         return Ok(Some(name));
     }
-    // Without /proc only the numbers are checked.
+    // Without /proc, only the magic numbers are checked.
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     Ok(network_name_of_mount(&table, &fs::canonicalize(path)?))
 }

@@ -1,8 +1,8 @@
 //! The journal's file: records are appended, and from time to time the file is written anew.
 //!
-//! After a failed write or sync it is unknown what the file holds: the system may have dropped pages that it could
+//! After a failed write or sync, it is unknown what the file contains: the system may have dropped pages that it could
 //! not write, and a second sync that succeeds would prove nothing. So the next attempt writes a whole new file beside
-//! the old one, and renames it to the old name when it is durable.
+//! the old file, and renames the new file to the old name when it is durable.
 
 use crate::directory::sync_directory;
 use crate::totals::TotalsTable;
@@ -18,19 +18,19 @@ const DAMAGED_FILE: &str = "usage.journal.damaged";
 const NEW_FILE: &str = "usage.journal.new";
 /// A file below this size is not written anew.
 const COMPACT_BYTES: u64 = 1 << 20;
-/// A larger file is written anew when it is this many times as large as its contents need.
+/// A larger file is written anew when its size is more than this many times the size that its contents need.
 const COMPACT_TIMES: u64 = 4;
 /// Longest file that is read, bytes: more than [`UNACKNOWLEDGED_MAX`](crate::UNACKNOWLEDGED_MAX) records ever need.
 const BYTES_MAX: u64 = 256 << 20;
 
 /// Operations of a journal on its disk; tests inject faults here.
 pub trait Medium: Send {
-    /// Appends bytes. May have written a part of them when it fails.
+    /// Appends bytes. If it fails, a part of them may have been written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes all appended bytes durable: they survive a loss of power when this returns.
+    /// Makes all appended bytes durable: after the call, they survive a loss of power.
     fn sync(&mut self) -> io::Result<()>;
-    /// Replaces the whole contents. They survive a loss of power when this returns. If it fails, either the old or
-    /// the new contents are there, whole.
+    /// Replaces the whole contents. After the call, the new contents survive a loss of power. If it fails, the file has
+    /// either the old or the new contents, complete.
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -47,7 +47,7 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 impl FileMedium {
-    /// Opens the journal of a directory, and makes it if it is missing; returns it with its bytes.
+    /// Opens the journal of a directory, or makes it if it is missing. Returns the journal and its bytes.
     pub fn open(directory: &Path) -> io::Result<(Self, Vec<u8>)> {
         let bytes = read(&directory.join(JOURNAL_FILE))?;
         let file = private(&directory.join(JOURNAL_FILE))?;
@@ -121,7 +121,7 @@ pub struct WritePlan {
 }
 
 impl<M: Medium> Disk<M> {
-    /// Wraps a medium that holds `length` bytes. `damaged`: some of them are not records.
+    /// Wraps a medium that contains `length` bytes. `damaged`: some of the bytes are not records.
     pub fn new(medium: M, length: u64, damaged: bool) -> Self {
         Self {
             medium,
@@ -146,7 +146,8 @@ impl<M: Medium> Disk<M> {
         self.failed
     }
 
-    /// Takes what has to be written from the table. `sync`: make all of it durable; the end of a lease always is.
+    /// Takes the changes that have to be written from the table. `sync`: make them durable. The end of a lease is
+    /// always made durable.
     pub fn plan(&self, table: &mut TotalsTable, sync: bool) -> WritePlan {
         let bloated = self.length > COMPACT_BYTES.max(COMPACT_TIMES * table.snapshot_bytes());
         if self.failed || bloated {
@@ -164,8 +165,7 @@ impl<M: Medium> Disk<M> {
         }
     }
 
-    /// Writes planned bytes. After an error nothing is lost from the table, and the next plan contains everything
-    /// again.
+    /// Writes planned bytes. After an error, the table has lost nothing, and the next plan contains the whole table.
     pub fn write_plan(&mut self, work: &WritePlan) -> io::Result<()> {
         let done = self.write(work);
         self.failed = done.is_err();

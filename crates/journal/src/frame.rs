@@ -5,9 +5,9 @@
 //!      | magic|ver|kind| seq  |agent|boot |lease| four totals   |memory|slots|tenant len|tenant   | zeros | sum |
 //! ```
 //!
-//! Every frame has the same length and needs no other frame to be understood, so that damage to one frame loses no other:
-//! the reader continues at the next place where a frame can begin. The sum is BLAKE3 over the rest, cut to 64 bits; with
-//! any other sum the bytes are no frame.
+//! All frames have the same length, and each can be decoded without other frames. So damage to a frame does not affect
+//! other frames: the reader continues at the next place where a frame can begin. The sum is BLAKE3 over the rest of the
+//! frame, cut to 64 bits. Bytes with a wrong sum are no frame.
 
 mod function;
 
@@ -29,14 +29,14 @@ const VERSION: u16 = 1;
 pub enum RecordKind {
     /// The lease is running; the total is its usage so far.
     Running,
-    /// The lease has ended; the total is its last.
+    /// The lease has ended; the total is its last total.
     Ended,
     /// The manager has durably recorded this total of the ended lease.
     Acknowledged,
     /// The manager has durably recorded this total of a lease whose agent died: the lease may have used a little
     /// more.
     InterruptedAcknowledged,
-    /// The lease was given back before it was used: no total of it is reported.
+    /// The lease was given back before it was used: its total is not reported.
     Discarded,
 }
 
@@ -59,7 +59,7 @@ pub struct TotalRecord {
     pub usage: UsageTotals,
     /// Number of slots of the lease.
     pub slots: u32,
-    /// Memory of all its workers together, bytes.
+    /// Memory of all workers of the lease together, bytes.
     pub memory_bytes: u64,
 }
 
@@ -83,10 +83,12 @@ struct FrameReader<'a> {
 }
 
 impl<'a> FrameReader<'a> {
-    /// Checks a frame; returns a reader after its header, and the kind of the record. `None`: this is no frame.
+    /// Checks a frame; returns a reader after its header, and the kind of the record. Returns `None` if the bytes are
+    /// no frame.
     fn open(frame: &'a [u8; FRAME_BYTES]) -> Option<(Self, u16)> {
         let mut eye = Self { frame, at: 0 };
-        // Checked first, because it is quick: in a damaged journal every byte may be the beginning of a frame.
+        // The magic number is checked first, because that is quick: in a damaged journal, a frame may begin at any
+        // byte.
         if eye.take() != MAGIC {
             return None;
         }
@@ -129,7 +131,7 @@ fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
 }
 
 impl TotalRecord {
-    /// Encodes the record. A tenant that is too long is cut; no caller passes one.
+    /// Encodes the record. A tenant that is too long would be cut, but no caller passes such a tenant.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let kind: u16 = match self.kind {
@@ -165,7 +167,7 @@ impl TotalRecord {
         frame
     }
 
-    /// Decodes a record; `None`: this is no frame, or it is damaged.
+    /// Decodes a record. Returns `None` if the bytes are no frame of this type, or are damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
         let (mut eye, kind) = FrameReader::open(frame)?;
         let kind = match kind {

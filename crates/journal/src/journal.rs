@@ -10,8 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Totals of running leases are durable after this time; ends of leases, and notes that a caller waits for, at once.
-/// This is about the loss of power: what a process has written survives its own `kill -9` anyway.
+/// Totals of running leases are durable after this time. Ends of leases, and notes that a caller waits for, are made
+/// durable at once. Durable records survive a loss of power; written records survive the `kill -9` of their process in
+/// any case.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a disk that failed is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -36,25 +37,25 @@ struct JournalInner {
 }
 
 impl JournalInner {
-    /// Locks the shared state. It is consistent wherever a holder could panic, so it is good even if the lock is
-    /// poisoned.
+    /// Locks the shared state. The state is consistent wherever a holder of the lock could panic, so it is usable even
+    /// if the lock is poisoned.
     fn shared(&self) -> MutexGuard<'_, JournalState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A journal in use. Notes never wait for the disk. When this is dropped, the rest is written.
+/// A journal in use. Notes never wait for the disk. When the journal is dropped, the remaining notes are written.
 pub struct UsageJournal {
     inner: Arc<JournalInner>,
     thread: Option<JoinHandle<()>>,
     recovery: Recovery,
-    // Declared after the thread, which is joined when this is dropped.
+    // Dropped after the thread was joined: the directory is held as long as the thread writes.
     _dir: StateDir,
 }
 
 impl UsageJournal {
-    /// Opens the journal of a state directory. `agent` gets the owner that the journal names, and decides the owner;
-    /// `None`: the journal names none. Totals in the journal will be reported again.
+    /// Opens the journal of a state directory. `agent` gets the owner that the journal names, or `None` if it names no
+    /// owner, and returns the owner to use. Totals in the journal will be reported again.
     pub fn open(dir: StateDir, agent: impl FnOnce(Option<AgentId>) -> AgentId) -> Result<Self, DirectoryError> {
         let failed = |what| {
             let path = dir.path().to_owned();
@@ -104,14 +105,14 @@ impl UsageJournal {
         self.change(|table| table.put(key, entry));
     }
 
-    /// Notes that the manager has durably recorded this total. `cut`: the lease is of an earlier run, so its total
-    /// cannot grow.
+    /// Notes that the manager has durably recorded this total. `cut`: the lease is of an earlier run of the agent, so
+    /// its total cannot grow.
     pub fn acknowledge(&self, key: LeaseKey, usage: UsageTotals, cut: bool) {
         self.change(|table| table.acknowledge(key, usage, cut));
     }
 
-    /// Drops the total of a lease that was given back before it was used: it is neither reported nor compared with the
-    /// ledger.
+    /// Drops the total of a lease that was given back before it was used: the total is neither reported nor compared
+    /// with the ledger.
     pub fn discard(&self, key: LeaseKey) {
         self.change(|table| table.discard(key));
     }
@@ -125,7 +126,7 @@ impl UsageJournal {
         }
     }
 
-    /// Totals without an acknowledgement of the manager, of leases that `wanted` selects; at most `most`.
+    /// Returns at most `most` totals that the manager has not acknowledged, of leases that `wanted` selects.
     pub fn unacknowledged(&self, most: usize, wanted: impl Fn(&LeaseKey) -> bool) -> Vec<(LeaseKey, LeaseTotal)> {
         let shared = self.inner.shared();
         let waiting = shared.table.waiting().filter(|(key, _)| wanted(key)).take(most);
@@ -142,8 +143,8 @@ impl UsageJournal {
         self.inner.shared().failure.clone()
     }
 
-    /// Waits until all that was noted is durable, the disk has failed, or the time is up. Blocks. Returns whether it
-    /// is durable.
+    /// Blocks until all notes so far are durable, the disk has failed, or the time is up. Returns whether the notes are
+    /// durable.
     pub fn make_durable(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         let mut shared = self.inner.shared();
@@ -214,7 +215,8 @@ fn write_down<M: Medium>(inner: &JournalInner, mut disk: Disk<M>) {
     }
 }
 
-/// Tells waiting callers the result of a write. Logs a failure when it begins, and when it is over.
+/// Tells waiting callers the result of a write. Logs the first of consecutive failures, and the first success after
+/// them.
 fn publish_result(inner: &JournalInner, done: &io::Result<()>, durable: Option<u64>) {
     let mut shared = inner.shared();
     match done {

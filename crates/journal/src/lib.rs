@@ -1,7 +1,7 @@
 //! L1: the node's usage journal, and directories for durable state.
 //!
-//! An agent notes cumulative totals of its leases, keyed (boot, lease), and sends them to the manager until the
-//! manager has acknowledged the last total of each lease. The journal keeps them across crashes:
+//! An agent notes cumulative totals of its leases, keyed (boot, lease), and sends them to the manager until the manager
+//! has acknowledged the last total of each lease. The journal keeps the totals across crashes:
 //!
 //! ```text
 //! note ──▶ table (memory) ──changes──▶ usage.journal ──after a crash──▶ table ──▶ reported again
@@ -10,9 +10,10 @@
 //! ```
 //!
 //! * [`UsageJournal`] — the running journal.
-//! * [`TotalsTable`], [`Disk`] — its two halves: the totals, as pure data; and their way onto a [`Medium`].
-//! * [`frame`] — encoding of records. A damaged record is skipped and costs no other: a later record of the same
-//!   lease contains as much and more.
+//! * [`TotalsTable`], [`Disk`] — the two halves of the journal: the totals, as pure data, and the writing of totals to
+//! a [`Medium`].
+//! * [`frame`] — encoding of records. A damaged record is skipped, and no other record is lost. A later record of the
+//!   same lease includes the total of the damaged record.
 //! * [`StateDir`] — directory for durable state, also of the manager: locked, private, on a local disk.
 
 #![forbid(unsafe_code)]

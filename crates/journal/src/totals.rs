@@ -6,7 +6,7 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Limit of leases whose totals wait for a manager; an agent that has reached it grants no more leases.
+/// Limit of leases whose totals wait for a manager; an agent that has reached this limit grants no more leases.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 /// Limit of acknowledged totals that are kept, for comparison with the ledger.
 pub const ACKNOWLEDGED_MAX: usize = 1024;
@@ -25,14 +25,14 @@ pub struct LeaseTotal {
     pub functions: FunctionTotals,
     /// Number of slots of the lease.
     pub slots: u32,
-    /// Memory of all its workers together, bytes.
+    /// Memory of all workers of the lease together, bytes.
     pub memory_bytes: u64,
     /// Whether the lease has ended: this total is its last.
     pub ended: bool,
 }
 
 impl LeaseTotal {
-    /// Kind of the record of this total while it waits.
+    /// Kind of the record of this total while the total waits for a manager.
     fn kind(&self) -> RecordKind {
         match self.ended {
             true => RecordKind::Ended,
@@ -40,7 +40,7 @@ impl LeaseTotal {
         }
     }
 
-    /// Kind of its record once the manager has acknowledged it.
+    /// Kind of the record of this total once the manager has acknowledged the total.
     fn acknowledged_kind(&self) -> RecordKind {
         match self.ended {
             true => RecordKind::Acknowledged,
@@ -60,27 +60,27 @@ pub struct Recovery {
     pub agent: Option<AgentId>,
 }
 
-/// Totals of leases: those that wait for a manager, and those that were acknowledged lately.
+/// Totals of leases: totals that wait for a manager, and totals that were acknowledged lately.
 #[derive(Debug, Default)]
 pub struct TotalsTable {
     agent: Option<AgentId>,
     sequence: u64,
     /// Totals that are not acknowledged.
     waiting: BTreeMap<LeaseKey, LeaseTotal>,
-    /// Acknowledged totals; the one that was acknowledged first is at the front.
+    /// Acknowledged totals, in the order of acknowledgement.
     acknowledged: VecDeque<(LeaseKey, LeaseTotal)>,
     /// Totals that changed since the last [`TotalsTable::take_changes`].
     changed: BTreeSet<LeaseKey>,
-    /// Functions that changed since then, of leases that wait.
+    /// Functions of waiting leases that changed since the last [`TotalsTable::take_changes`].
     changed_functions: BTreeSet<(LeaseKey, FunctionId)>,
-    /// Totals that were acknowledged since then.
+    /// Totals that were acknowledged since the last [`TotalsTable::take_changes`].
     newly_acknowledged: VecDeque<(LeaseKey, LeaseTotal)>,
-    /// Totals that were discarded since then.
+    /// Totals that were discarded since the last [`TotalsTable::take_changes`].
     newly_discarded: VecDeque<(LeaseKey, LeaseTotal)>,
 }
 
 impl TotalsTable {
-    /// Reads all whole records in a journal's bytes; of each counter the largest value counts. Damaged bytes are
+    /// Reads all whole records in a journal's bytes, and uses the largest value of each counter. Damaged bytes are
     /// skipped, and the next record is searched after them.
     pub fn recover(bytes: &[u8]) -> (Self, Recovery) {
         let mut table = Self::default();
@@ -108,7 +108,7 @@ impl TotalsTable {
             at += FRAME_BYTES;
         }
         recovery.agent = table.agent;
-        // Merged last: a function's record may precede the remaining record of its lease.
+        // Functions are merged last, because a function's record may precede the only whole record of its lease.
         let acknowledged = table.acknowledged.iter_mut();
         let acknowledged = acknowledged.map(|(key, entry)| (&*key, entry));
         for (key, entry) in table.waiting.iter_mut().chain(acknowledged) {
@@ -136,7 +136,7 @@ impl TotalsTable {
         };
         match record.kind {
             RecordKind::Running | RecordKind::Ended => self.put(key, entry),
-            // This record contains all that earlier records of the lease said, which may be lost.
+            // This record includes the totals of earlier records of the lease, which may be lost.
             RecordKind::Acknowledged | RecordKind::InterruptedAcknowledged => {
                 self.put(key, entry.clone());
                 self.acknowledge(key, entry.usage, true);
@@ -145,7 +145,7 @@ impl TotalsTable {
         }
     }
 
-    /// Sets the owner of the totals. Must be called before anything is put in; recovered totals of another agent are
+    /// Sets the owner of the totals. Must be called before totals are put in; recovered totals of another agent are
     /// discarded.
     pub fn set_agent(&mut self, agent: AgentId) {
         if self.agent.replace(agent).is_some_and(|known| known != agent) {
@@ -185,7 +185,7 @@ impl TotalsTable {
     }
 
     /// Notes that the manager has durably recorded this total. The lease does not wait any more if this was its last
-    /// total: it has ended, or (`cut`) it is of an earlier run, so its total cannot grow.
+    /// total: the lease has ended, or (`cut`) is of an earlier run of the agent, so that its total cannot grow.
     pub fn acknowledge(&mut self, key: LeaseKey, usage: UsageTotals, cut: bool) {
         let done = |entry: &LeaseTotal| (entry.ended || cut) && covers(usage, entry.usage);
         if !self.waiting.get(&key).is_some_and(done) {
@@ -204,8 +204,8 @@ impl TotalsTable {
         }
     }
 
-    /// Drops the total of a lease that was given back before it was used. It is not compared with the ledger, which has
-    /// no such lease.
+    /// Drops the total of a lease that was given back before it was used. The total is not compared with the ledger,
+    /// which has no such lease.
     pub fn discard(&mut self, key: LeaseKey) {
         if let Some(entry) = self.waiting.remove(&key) {
             self.changed.remove(&key);
@@ -221,7 +221,7 @@ impl TotalsTable {
         self.waiting.iter()
     }
 
-    /// Totals that were acknowledged lately, the first ones first.
+    /// Totals that were acknowledged lately, in the order of acknowledgement.
     pub fn acknowledged(&self) -> impl Iterator<Item = &(LeaseKey, LeaseTotal)> {
         self.acknowledged.iter()
     }
@@ -245,8 +245,8 @@ impl TotalsTable {
         (frames * FRAME_BYTES) as u64
     }
 
-    /// Takes the records of all changes, to append; returns also whether a lease has ended, which should be synced at
-    /// once.
+    /// Takes the records of all changes, which the caller appends to the file. Also returns whether a lease has ended:
+    /// then the records should be synced at once.
     pub fn take_changes(&mut self) -> (Vec<u8>, bool) {
         let mut frames = Vec::new();
         let mut ended = false;
@@ -256,7 +256,8 @@ impl TotalsTable {
                 frames.extend(self.frame(key, entry.kind(), entry));
             }
         }
-        // Written after the record of their lease, and before the record that acknowledges it.
+        // Records of functions are written after the record of their lease, and before the record that acknowledges the
+        // lease.
         for (key, function) in std::mem::take(&mut self.changed_functions) {
             // If the lease is not in either list, it was acknowledged so long ago that its functions are not needed.
             let acknowledged = || self.acknowledged.iter().rev().find(|(known, _)| *known == key);
@@ -301,8 +302,8 @@ impl TotalsTable {
         frames
     }
 
-    /// Number of the next record. A file may contain the largest number; that is harmless, as numbers are only for
-    /// people who read the file.
+    /// Returns the number of the next record. If a file contains the largest number, the number stays the same. That is
+    /// harmless, because numbers are only for people who read the file.
     fn next_sequence(&mut self) -> u64 {
         self.sequence = self.sequence.saturating_add(1);
         self.sequence

@@ -1,8 +1,8 @@
-//! Tests of a journal whose disk does not keep what it was given.
+//! Tests of a journal on a disk that loses or damages data.
 //!
-//! A simulated disk loses what was not synced when the power fails, tears writes, fails and runs full. Files are cut,
-//! flipped, shifted and overwritten. In every case no total is accepted that was not written, every whole record
-//! counts, and what was made durable is there.
+//! A simulated disk loses unsynced bytes when the power fails, tears writes, returns errors and runs full. Files are
+//! cut, shifted and overwritten, and bits are flipped. In every case, only totals that were written are accepted, every
+//! whole record is used, and all durable records are found.
 
 use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord};
 use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, LeaseKey, LeaseTotal, Medium, TotalsTable};
@@ -38,7 +38,7 @@ impl SimulatedDisk {
         look(&mut self.0.lock().expect("no test fails in there"))
     }
 
-    /// Contents after a loss of power: of what was not synced, some pages may have been written, the last of them
+    /// Contents after a loss of power: some unsynced pages may have been written, and the last of these pages may be
     /// torn.
     fn lose_power(&self, random: &mut StdRng) -> Vec<u8> {
         self.with(|disk| {
@@ -69,7 +69,8 @@ impl Medium for SimulatedDisk {
     fn sync(&mut self) -> io::Result<()> {
         self.with(|disk| {
             if std::mem::take(&mut disk.sync_fails) {
-                // File systems may do this after a failed write-back: the pages count as clean, and are lost.
+                // File systems may do this after a failed write-back: the pages are marked as clean, and their contents
+                // are lost.
                 disk.seen.clone_from(&disk.durable);
                 return Err(io::Error::other("simulated I/O error"));
             }
@@ -254,7 +255,7 @@ fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
         };
         let most = |key: &LeaseKey| noted[key].iter().map(|usage| usage.invocations).max().unwrap_or(0);
         for (key, entry) in entries(&TotalsTable::recover(&whole).0) {
-            // Otherwise this is an acknowledged total of a lease that was noted again later.
+            // A smaller total is an acknowledged total of a lease that was noted again later.
             if entry.usage.invocations < most(&key) {
                 continue;
             }
@@ -340,7 +341,7 @@ fn durable_records_survive_a_loss_of_power() {
     }
 }
 
-/// The end of a lease is the total that is billed, so it must not wait in memory.
+/// The total at the end of a lease is billed, so it must not stay only in memory.
 #[test]
 fn the_end_of_a_lease_is_synced_at_once() {
     let disk = SimulatedDisk::default();

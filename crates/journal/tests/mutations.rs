@@ -1,4 +1,5 @@
-//! Tests with a hundred thousand mutated frames, and journals of them: no decoder panics or breaks a promise.
+//! Tests with a hundred thousand mutated frames, and with journals of such frames: no decoder panics or breaks a
+//! promise.
 //!
 //! The seed is printed; `HOTLEASE_SEED=N` replays a run. `HOTLEASE_WRITE_CORPUS=1` writes the committed corpus anew.
 

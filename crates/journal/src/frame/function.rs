@@ -5,8 +5,8 @@
 //!      | magic|ver|  5 | seq  |agent|boot |lease|compute | invocations|library|name length|name   |zeros| sum |
 //! ```
 //!
-//! The frame is as long as every other frame, and of another kind. A program that does not know the kind takes the
-//! frame for damage, and loses nothing but this record.
+//! The frame has the length of all other frames, and a kind of its own. A program that does not support the kind treats
+//! the frame as damage, and loses only this record.
 
 use super::{FRAME_BYTES, FrameReader, FrameWriter, MAGIC, SUM_AT, VERSION, sum};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX};
@@ -59,7 +59,7 @@ impl FunctionRecord {
         frame
     }
 
-    /// Decodes a record; `None`: this is no such frame, or it is damaged.
+    /// Decodes a record. Returns `None` if the bytes are no frame of this type, or are damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
         let (mut eye, kind) = FrameReader::open(frame)?;
         if kind != KIND {

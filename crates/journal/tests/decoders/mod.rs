@@ -1,6 +1,6 @@
 //! Decoders of the usage journal, with the properties that must hold for any bytes given to them.
 //!
-//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`). Random bytes never have a valid sum, so
+//! Shared by the mutation test (`mutations.rs`) and the fuzz targets (`fuzz/`). Random bytes never have a valid sum, so
 //! each check also tries the same bytes with valid sums.
 
 use hotlease_journal::TotalsTable;
@@ -12,7 +12,7 @@ use hotlease_wire::session::UsageTotals;
 
 /// Decoder with its checks.
 pub struct Decoder {
-    /// Name of its fuzz target and of its corpus folder.
+    /// Name of the decoder's fuzz target and corpus folder.
     pub name: &'static str,
     /// Checks the properties for these bytes; returns whether the bytes were accepted.
     pub check: fn(&[u8]) -> bool,
@@ -138,7 +138,7 @@ fn record(number: u8, kind: RecordKind, tenant: &str) -> TotalRecord {
     }
 }
 
-/// Record of a function, of a lease as in [`record`].
+/// Record of a function of a lease, with the same fields as in [`record`].
 fn function(number: u8, name: &str) -> Vec<u8> {
     let record = FunctionRecord {
         sequence: number.into(),
@@ -176,11 +176,11 @@ fn lease_frames() -> Vec<Vec<u8>> {
 }
 
 fn journals() -> Vec<Vec<u8>> {
-    // As earlier versions wrote it: without functions.
+    // A journal of an earlier version, which has no records of functions.
     let whole = lease_frames().concat();
     let torn = whole[..FRAME_BYTES + 100].to_vec();
     let shifted = [&[0; 7], &whole[..]].concat();
-    // No agent lives long enough to write so many records.
+    // The largest number of a record, which no agent reaches in its lifetime.
     let last = TotalRecord {
         sequence: u64::MAX,
         ..record(1, RecordKind::Running, "uid:1000")
