@@ -1,4 +1,4 @@
-//! Communicator of a gang, as its functions use it.
+//! Communicator of a gang, for functions that run on the gang.
 
 use crate::Error;
 use hotlease_client::Seat;
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// operations of a [`Communicator`]. Must be called by the function's own thread; other threads may use the
 /// communicator as long as the function runs.
 ///
-/// The first call makes the communicator, at all ranks: they wait for each other, 15 s at most. Later calls find it as
-/// it was left, with the messages that were not received. The worker owns the communicator: a function does not finish
-/// it.
+/// The first call, at all ranks, makes the communicator; the ranks wait for each other, 15 s at most. Later calls
+/// return the same communicator, with the messages that were not received. The worker owns the communicator, so a
+/// function must not finish it.
 ///
 /// # Errors
 /// [`Error::NoGang`], [`Error::CommunicatorEnded`], [`Error::ForeignCommunicator`], and [`Error::Comm`] if the ranks do not come together.
@@ -26,8 +26,7 @@ pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
     communicator_in(context, AbortOnGiveUp).map(|kept| &kept.0)
 }
 
-/// Returns the communicator of the gang inside a value of type `T`, which must abort the communicator when it is given
-/// up.
+/// Returns the communicator of the gang inside a value of type `T`, whose `give_up` must abort the communicator.
 ///
 /// # Errors
 /// Errors of [`communicator`].

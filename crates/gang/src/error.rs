@@ -10,8 +10,8 @@ pub enum Error {
     /// The workers of the gang could not be leased or reached. No function was called.
     #[error("{0}")]
     Lease(#[from] ClientError),
-    /// A function or its worker failed at a rank; the other ranks' results are lost. If several failed, this is the
-    /// cause.
+    /// A function or its worker failed at a rank; the other ranks' results are lost. If several ranks failed, this
+    /// error is the cause.
     #[error("rank {rank} of {ranks}: {source}")]
     Rank {
         /// The failed rank.
@@ -33,7 +33,7 @@ pub enum Error {
         /// The fault of the options.
         what: String,
     },
-    /// In a function: it was not called on a gang.
+    /// In a function that was not called on a gang.
     #[error(
         "this function runs alone, so it has no communicator; call it on a gang (hotlease_gang_call, hotlease::gang::call, Gang::call)"
     )]
@@ -50,7 +50,7 @@ pub enum Error {
     ForeignCommunicator,
 }
 
-/// Error numbers of functions that fail because of others; the same as in `hotlease_status`.
+/// Error numbers of functions that fail because of other ranks, with the values of `hotlease_status`.
 pub(crate) mod code {
     pub(crate) const FUNCTION_FAILED: i32 = 1;
     pub(crate) const MEMBER_LOST: i32 = 70;
@@ -62,8 +62,9 @@ pub(crate) mod code {
 }
 
 impl Error {
-    /// Error number that a function should fail with because of this error. From the number, the gang's client tells a
-    /// rank that failed by itself from ranks that failed because of it. Equals `hotlease_status` in C.
+    /// Error number with which a function should fail because of this error. By the number, the gang's client
+    /// distinguishes a rank that failed by itself from ranks that failed because of that rank. Equals `hotlease_status`
+    /// in C.
     pub fn code(&self) -> i32 {
         let Self::Comm(error) = self else {
             return code::FUNCTION_FAILED;

@@ -1,4 +1,4 @@
-//! A gang at the client that has leased it.
+//! The client's side of a gang.
 
 use crate::Error;
 use crate::results::{self, RankResult};
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that ranks wait for each other when the communicator is made.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum time that other ranks go on after one has failed. They learn of the failure within two seconds, unless
+/// Maximum time that other ranks continue after a rank has failed. They learn of the failure within two seconds, unless
 /// they never use the communicator.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// Interval between checks whether another rank has failed, while waiting for one rank.
+/// Interval at which the other ranks are checked for failures during the wait for one rank.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Workers that run a function at the same time, one rank each, and whose functions have a communicator
 /// ([`crate::communicator()`]).
 ///
 /// Calls run one after the other, from any thread. If a worker has died or the lease was lost, the next call takes a
-/// new lease. Dropping the gang gives the workers back, and so does [`end`](Self::end). `Send + Sync`.
+/// new lease. Dropping the gang releases the workers, and so does [`end`](Self::end). `Send + Sync`.
 pub struct Gang {
     code: Code,
     options: LeaseOptions,
@@ -49,7 +49,7 @@ struct Workers {
     table: Option<Seating>,
 }
 
-/// Seats of the workers and their rendezvous: exists as long as one communicator.
+/// Seats of the workers and their rendezvous. Exists as long as the communicator of the seats.
 struct Seating {
     seated: SeatedWorkers,
     rendezvous: Server,
@@ -76,14 +76,14 @@ pub struct GangCall<'a> {
 }
 
 impl Gang {
-    /// Leases all workers of a gang, or none, and loads the code into them. The ranks are the slots of the workers.
-    /// The gang sets [`LeaseOptions::spread`], `replace_lease` and `retries` itself. `address` is the address of this
-    /// host at which the hosts of the workers reach this program, whose rendezvous admits only these ranks (default:
-    /// [`LeaseOptions::own_address`]).
+    /// Leases all workers of a gang, or none, and loads the code into them. The ranks are the slots of the workers. The
+    /// gang sets [`LeaseOptions::spread`], `replace_lease` and `retries` itself. `address` is the address at which the
+    /// hosts of the workers reach this program (default: [`LeaseOptions::own_address`]). The rendezvous in this program
+    /// admits only these ranks.
     ///
     /// # Errors
-    /// [`Error::Lease`] as of [`Invoker::allocate`]; [`Error::Options`] if the options are not possible for a gang;
-    /// [`Error::Comm`] if this host does not have the address.
+    /// [`Error::Lease`] with the errors of [`Invoker::allocate`]; [`Error::Options`] if the options are not possible
+    /// for a gang; [`Error::Comm`] if this host does not have the address.
     pub fn lease(code: &Code, mut options: LeaseOptions, address: Option<IpAddr>) -> Result<Self, Error> {
         let ranks = u32::from(options.workers) * u32::from(options.slots);
         if !(1..=RANKS_MAX).contains(&ranks) {
@@ -99,7 +99,7 @@ impl Gang {
             return Err(Error::Options { what });
         }
         options.spread = match options.placement {
-            // An agent that is asked directly also grants all or none.
+            // An agent that is asked directly also grants all workers or none.
             Placement::Direct => Spread::OneAgent,
             _ => Spread::AllOrNothing,
         };
@@ -175,10 +175,10 @@ impl Gang {
         results::merge_results(ended)
     }
 
-    /// Gives the workers back and waits until they are gone. Returns the usage of the last lease.
+    /// Releases the workers, and waits until they have ended. Returns the usage of the last lease.
     ///
     /// # Errors
-    /// [`Error::GangEnded`] if the gang has already ended; [`Error::Lease`] as of [`Invoker::deallocate`].
+    /// [`Error::GangEnded`] if the gang has already ended; [`Error::Lease`] with the errors of [`Invoker::deallocate`].
     pub fn end(&self) -> Result<UsageTotals, Error> {
         let mut calls = self.lock();
         if std::mem::replace(&mut calls.is_over, true) {
@@ -194,7 +194,7 @@ impl Gang {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns workers that are all alive and have seats: the given ones, or new ones.
+    /// Returns workers that are all alive and have seats: the given workers, or new workers.
     fn ensure_workers(&self, workers: Option<Workers>) -> Result<Workers, Error> {
         if let Some(mut workers) = workers {
             match workers.table.take() {
@@ -203,7 +203,7 @@ impl Gang {
                     return Ok(workers);
                 }
                 Some(_) => {}
-                // A worker may have died since; then new workers are leased.
+                // A worker may have died since; then `seat` fails, and new workers are leased.
                 None => {
                     if let Ok(table) = self.seat(&workers.invoker) {
                         workers.table = Some(table);
@@ -211,7 +211,7 @@ impl Gang {
                     }
                 }
             }
-            // The new lease may need the cores of the old one.
+            // The new lease may need the cores of the old lease.
             let _ = workers.invoker.deallocate();
         }
         let mut options = self.options.clone();
@@ -222,7 +222,8 @@ impl Gang {
         Ok(Workers { invoker, table })
     }
 
-    /// Gives each slot its seat: what it needs to meet the other ranks, with a secret that only they have.
+    /// Gives each slot its seat: the data that the slot needs to meet the other ranks, with a secret that only the
+    /// ranks have.
     fn seat(&self, invoker: &Invoker) -> Result<Seating, Error> {
         if !invoker.phases().reach.network {
             let what = "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (`reach.network` \
@@ -272,7 +273,7 @@ impl Workers {
                     Err(error) => Some(Err(error.clone())),
                 };
                 if ended.is_some() && place == 0 {
-                    // The next rank has usually ended too.
+                    // The next rank has usually ended, too, so the loop continues with that rank.
                     break;
                 }
             }
@@ -280,7 +281,7 @@ impl Workers {
             if has_failed && until.is_none() {
                 until = Some(Instant::now() + GRACE_PERIOD);
                 if let Some(table) = &self.table {
-                    // The failed rank will not come, so no rank should wait for it.
+                    // The failed rank will not join, so no rank should wait for it.
                     table.rendezvous.close();
                 }
             }

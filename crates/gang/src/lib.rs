@@ -29,9 +29,9 @@
 //! }
 //! ```
 //!
-//! The communicator of the ranks is made in the first call that asks for it, and the workers keep it: later calls find
-//! it as it was left. It ends when a function fails at a rank or a worker dies, which the other ranks learn within two
-//! seconds; the next call has a new one.
+//! The first call that asks for the communicator of the ranks makes it, and the workers keep it for later calls. The
+//! communicator ends when a function fails at a rank or a worker dies. The other ranks learn of that within two
+//! seconds, and the next call has a new communicator.
 
 #![forbid(unsafe_code)]
 

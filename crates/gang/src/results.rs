@@ -1,4 +1,4 @@
-//! Result of a call from the results of its ranks.
+//! Result of a call, made from the results of its ranks.
 
 use crate::Error;
 use crate::error::code;
