@@ -11,7 +11,7 @@
 //!
 //! * [`UsageJournal`] — the running journal.
 //! * [`TotalsTable`], [`Disk`] — the two halves of the journal: the totals, as pure data, and the writing of totals to
-//! a [`Medium`].
+//!   a [`Medium`].
 //! * [`frame`] — encoding of records. A damaged record is skipped, and no other record is lost. A later record of the
 //!   same lease includes the total of the damaged record.
 //! * [`StateDir`] — directory for durable state, also of the manager: locked, private, on a local disk.
