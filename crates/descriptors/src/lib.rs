@@ -63,8 +63,8 @@ pub fn receive_all(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> 
 }
 
 /// Receives the next message into `bytes`; returns its length, which is 0 when the peer has closed. Accepts no
-/// descriptors: a message with descriptors is an error, and the kernel closes them in this call. The sender can make
-/// their close take any time, so only a thread that serves a single peer should call this function.
+/// descriptors: a message with descriptors is an error, and the kernel closes them in this call. The sender decides how
+/// long their close takes, so only a thread that serves a single peer should call this function.
 pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<usize, ReceiveError> {
     let received = receive_into(socket, bytes, RecvAncillaryBuffer::default())?;
     match received.is_truncated {

@@ -15,7 +15,8 @@ use std::time::Duration;
 /// function must not finish it.
 ///
 /// # Errors
-/// [`Error::NoGang`], [`Error::CommunicatorEnded`], [`Error::ForeignCommunicator`], and [`Error::Comm`] if the ranks do not come together.
+/// [`Error::NoGang`], [`Error::CommunicatorEnded`], [`Error::ForeignCommunicator`], and [`Error::Comm`] if the ranks do
+/// not meet.
 pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
     struct AbortOnGiveUp(Communicator);
     impl SeatValue for AbortOnGiveUp {

@@ -3,7 +3,7 @@
 use hotlease_client::Error as ClientError;
 use hotlease_comm::{Error as CommError, JoinRejection};
 
-/// Error of a gang, or of a function on one.
+/// Error of a gang, or of a function on a gang.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -63,8 +63,8 @@ pub(crate) mod code {
 
 impl Error {
     /// Error number with which a function should fail because of this error. By the number, the gang's client
-    /// distinguishes a rank that failed by itself from ranks that failed because of that rank. Equals `hotlease_status`
-    /// in C.
+    /// distinguishes a rank that failed by itself from ranks that failed because of that rank. The number is a
+    /// `hotlease_status` in C.
     pub fn code(&self) -> i32 {
         let Self::Comm(error) = self else {
             return code::FUNCTION_FAILED;

@@ -27,7 +27,7 @@ pub struct LeaseTotal {
     pub slots: u32,
     /// Memory of all workers of the lease together, bytes.
     pub memory_bytes: u64,
-    /// Whether the lease has ended: this total is its last.
+    /// Whether the lease has ended: then this total is its last total.
     pub ended: bool,
 }
 

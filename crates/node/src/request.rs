@@ -27,7 +27,7 @@ pub struct Places {
     pub socket: PathBuf,
     /// The agent's socket for sessions of clients.
     pub session_socket: PathBuf,
-    /// Folder with a file of each running job, named by its number.
+    /// Folder with a file for each running job, named by the job's number.
     pub jobs: PathBuf,
 }
 
