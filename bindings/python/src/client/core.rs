@@ -3,8 +3,8 @@
 //! Threads and locks. `state` guards queue and slots. A thread mostly holds it for a microsecond, but for longer while
 //! a large task is copied into shared memory or new memory is registered with workers. So `submit` releases the GIL
 //! while it waits for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`.
-//! The thread that collects results holds `collecting`. It is a thread that waits for a result, so that no other thread
-//! is between the result and its caller. If no thread waits, it is the core's own thread
+//! The thread that collects results holds `collecting`. A thread that waits for a result collects results itself, so
+//! that no other thread is between the result and its caller. If no thread waits, the core's own thread collects
 //! ([`crate::client::core::keeper`]).
 
 pub mod collect;

@@ -68,7 +68,7 @@ fn descriptors() -> usize {
 }
 
 impl BufferPool {
-    /// Whether callers that can do without a buffer have to.
+    /// Whether callers that can do without a buffer get none.
     pub fn is_full(&self) -> bool {
         self.in_use.load(Ordering::Relaxed) >= self.in_use_max
     }
@@ -199,7 +199,7 @@ impl PoolBuffer {
         self.buffer.slice_shared(HEADROOM..)
     }
 
-    /// Makes an extent of the first `bytes` of the room, which hold a request or a reply.
+    /// Makes an extent of the first `bytes` of the room, which contain a request or a reply.
     pub fn into_extent(self, bytes: usize) -> Extent {
         let bytes = bytes.min(self.buffer.len() - HEADROOM);
         Extent {
@@ -224,7 +224,7 @@ impl PoolBuffer {
         self.is_lent.store(true, Ordering::Relaxed);
     }
 
-    /// Marks that no worker uses the buffer any more, or that none has started to.
+    /// Marks that no worker uses the buffer any more, or that no worker has started to use it.
     pub fn set_returned(&self) {
         self.is_lent.store(false, Ordering::Relaxed);
     }
@@ -317,7 +317,7 @@ impl ResultView {
 
 #[pymethods]
 impl ResultView {
-    /// Fills a writable view: only the caller has the result.
+    /// Fills a view, which is writable because only the caller has the result.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));

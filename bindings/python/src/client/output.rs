@@ -49,7 +49,7 @@ struct PendingOutput {
     /// Number of entries that have arrived, and, in `over`, number of entries that were shown or left out.
     arrived: u64,
     over: u64,
-    /// The thread that shows.
+    /// The thread that shows output.
     by: Option<ThreadId>,
     /// Whether a thread has waited in vain for the thread that shows, since that thread last made progress.
     is_stuck: bool,
@@ -60,9 +60,9 @@ struct PendingOutput {
 
 /// Output of tasks that waits to be shown; see the module.
 pub struct OutputQueue {
-    /// Called with the function's name, the worker, and pieces; `None`: no output is wanted, or the lease has ended.
-    /// The garbage collector does not visit this callable: it is needed as long as tasks run, even if it is part of a
-    /// cycle.
+    /// Callable that gets the function's name, the worker, and pieces of output; `None` if no output is wanted, or the
+    /// lease has ended. The garbage collector does not visit this callable: it is needed as long as tasks run, even if
+    /// it is part of a cycle.
     show: Mutex<Option<Py<PyAny>>>,
     waiting: Mutex<PendingOutput>,
     moved: Condvar,
@@ -74,7 +74,7 @@ pub struct OutputQueue {
     told: AtomicBool,
 }
 
-/// Right to show, until it is dropped.
+/// Right to show output, until the value is dropped.
 struct ShowRight<'a>(&'a OutputQueue);
 
 impl Drop for ShowRight<'_> {

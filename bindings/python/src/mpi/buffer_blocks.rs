@@ -32,7 +32,7 @@ impl BufferBlocks {
         std::mem::replace(&mut self.part, BufferPart::none())
     }
 
-    /// A block for each rank.
+    /// Reads a block for each rank.
     pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let mut spec = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
         let (pinned, element) = spec.pin(access, what)?;

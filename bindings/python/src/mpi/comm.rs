@@ -221,7 +221,7 @@ impl Collectives {
         group(slf)?.alltoallv(sendbuf, recvbuf, BufferBlocks::of_types, begin)
     }
 
-    /// Reduces the elements of all ranks with `op` (default: the sum) to the root.
+    /// Reduces the elements of all ranks with `op` (default: the sum); the root gets the result.
     #[pyo3(signature = (sendbuf, recvbuf, op=None, root=0))]
     fn Reduce(
         slf: &Bound<'_, Self>,

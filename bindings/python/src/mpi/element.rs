@@ -13,7 +13,8 @@ use std::sync::Arc;
 /// Type of the elements of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ElementType {
-    /// Type for collectives. For a derived datatype: the type of its basic elements, if all have the same type.
+    /// Type for collectives. For a derived datatype: the type of its basic elements if all have the same type, else
+    /// bytes.
     pub kind: Kind,
     /// Layout of a derived datatype; `None` if the elements are of `kind`.
     layout: Option<Arc<ElementLayout>>,

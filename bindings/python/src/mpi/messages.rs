@@ -238,7 +238,7 @@ impl Messages {
         Ok(self.shared(py)?.link().to_string())
     }
 
-    /// Sends; returns when the buffer may be used again.
+    /// Sends the buffer; returns when the buffer may be used again.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Send(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<()> {
         let shared = self.shared(py)?;
@@ -426,7 +426,7 @@ impl Messages {
         self.receive_any_length(py, source, tag, status)
     }
 
-    /// Receives a message of any length, if there is one.
+    /// Receives a message of any length, if a message has arrived; otherwise returns `None`.
     fn _recv_now(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Operations on pinned memory: waits that Ctrl-C interrupts, and operations that the program has given up.
+//! Operations on pinned memory: waits that Ctrl-C interrupts, and operations that the program has abandoned.
 
 use super::buffer_spec::Loan;
 use super::failure;

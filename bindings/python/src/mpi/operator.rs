@@ -197,7 +197,7 @@ fn reduce(function: &Py<PyAny>, raised: &RaisedError, left: &[u8], right: &mut [
 }
 
 fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], kind: Kind) -> PyResult<()> {
-    // SAFETY: both buffers live as long as this call, at whose end the views are released.
+    // SAFETY: both buffers live as long as this call, and the views are released at the end of the call.
     let (first, second) = unsafe {
         let (start, bytes) = (left.as_ptr().cast_mut().cast(), left.len() as isize);
         let first = ffi::PyMemoryView_FromMemory(start, bytes, ffi::PyBUF_READ);

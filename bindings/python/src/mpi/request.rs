@@ -1,4 +1,4 @@
-//! Requests: operations that go on while the program does something else (`MPI.Request`).
+//! Requests: operations that run while the program does something else (`MPI.Request`).
 
 mod work;
 

@@ -13,8 +13,8 @@ impl AlignedMemory {
     /// Allocates memory of this size. Returns `None` if so much memory is not available.
     pub fn new(bytes: usize) -> Option<Self> {
         let whole = bytes.checked_add(ALIGNMENT)?;
-        // This only checks whether so much memory is available. The memory itself is zeroed by the kernel, page by
-        // page, when it is used.
+        // This only checks whether so much memory is available. Large memory from `vec!` is zeroed by the kernel, so
+        // its pages are not touched before use.
         Vec::<u8>::new().try_reserve_exact(whole).ok()?;
         let mut memory = vec![0; whole];
         let offset = memory.as_ptr().align_offset(ALIGNMENT);

@@ -73,8 +73,8 @@ impl LentViews {
     /// Hands out a view of memory.
     ///
     /// # Safety
-    /// The memory must exist until [`LentViews::close`] was called, and unless the view is `readonly`, no other code may
-    /// write to it.
+    /// The memory must exist until [`LentViews::close`] was called. No other code may write to it, unless the view is
+    /// `readonly`.
     pub unsafe fn view<'py>(
         &mut self,
         py: Python<'py>,

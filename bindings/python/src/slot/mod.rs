@@ -11,7 +11,7 @@
 //! | `failure` | reasons why a task has no result |
 //! | `functions` | the functions that this worker was sent |
 //! | `input` | memory of the request as Python objects, for as long as the task runs |
-//! | `results` | results of other tasks that came with the request |
+//! | `results` | results of other tasks that arrived with the request |
 //! | `output` | replies, and results that did not fit |
 //! | `aligned` | private memory that is aligned like requests |
 //! | `shelf` | results that stay here for other workers, and their delivery |

@@ -244,9 +244,9 @@ impl KeptResults {
     }
 }
 
-/// First ticket of a worker, which is random so that a successor of the worker starts with another number. It also
-/// depends on the time, because workers may be forks of one process, with the same hash seeds, and may have the same
-/// process id in separate namespaces.
+/// First ticket of a worker. It is random, so that a successor of the worker starts with another number. It depends on
+/// the process id and the time, because workers may be forks of one process, with the same hash seeds, and may have the
+/// same process id in separate namespaces.
 fn first_ticket() -> u64 {
     RandomState::new().hash_one((std::process::id(), SystemTime::now()))
 }

@@ -27,7 +27,7 @@ const CONNECTIONS_MAX: usize = 64;
 const PROVING: Duration = Duration::from_secs(2);
 /// Time after which a connection ends if its peer accepts no bytes.
 const STALLED: Duration = Duration::from_secs(10);
-/// Pause between two accept attempts, after one failed for lack of descriptors.
+/// Pause before the next accept attempt, after an attempt failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Stack of each thread of a shelf, bytes.
 const STACK_BYTES: usize = 128 << 10;
@@ -156,7 +156,7 @@ impl Shelf {
     }
 }
 
-/// Opens the shelf at the address where clients reach this host; other workers reach it at this address, too.
+/// Opens the shelf at the address where clients reach this host; other workers use this address, too.
 fn open() -> io::Result<Arc<Shelf>> {
     let host = address_for_clients().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let listener = TcpListener::bind((host, 0))?;

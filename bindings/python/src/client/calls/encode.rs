@@ -1,5 +1,5 @@
-//! Encoding of calls to requests: the function by its content, small plain arguments without a pickle, large ones into
-//! shared memory.
+//! Encoding of calls to requests: functions by their content, small plain arguments without a pickle, large arguments
+//! into shared memory.
 
 use crate::client::calls::native;
 use crate::client::core::ExecutorCore;

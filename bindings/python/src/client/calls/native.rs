@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 /// Inputs of at least this size are copied without the GIL.
 const COPIED_ALONE: usize = 1 << 20;
 
-/// Target of a native function.
+/// Makes the target of a native function.
 pub fn target(function: &Native, plan: TaskPlan, rerun: Rerun) -> Target {
     Target {
         key: function.key(),

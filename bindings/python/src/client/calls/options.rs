@@ -58,7 +58,7 @@ impl TaskOptions {
     }
 }
 
-/// Reads all options; an unknown one is an error.
+/// Reads all options; an unknown option is an error.
 pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
     let mut asked = ExecutorOptions {
         lease: LeaseOptions {

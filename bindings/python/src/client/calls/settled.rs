@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
 
-/// A function of the program as it was at one moment.
+/// A function of the program, in its state at one moment.
 #[pyclass(module = "hotlease._core", frozen)]
 pub struct SettledFunction(Py<PyAny>, Arc<Target>);
 

@@ -401,7 +401,7 @@ impl ExecutorCore {
         for to in state.lanes[at].forget_kept() {
             self.lose_kept(state, to, "its worker died before the result was fetched");
         }
-        // Shared with the thread, not moved, because this function needs both if the thread does not start.
+        // Pipeline and flights are shared with the thread, not moved: they stay here if the thread does not start.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
         let (core, given) = (self.clone(), taken.clone());
         let replace = move || {

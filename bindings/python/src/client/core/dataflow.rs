@@ -294,7 +294,7 @@ impl ExecutorCore {
                 }
                 state.graph.release(task);
             }
-            // All results are held in this process; dropping the action releases them.
+            // Nothing to do: all results are in this process, and dropping the action releases them.
             FlowAction::Retried { .. }
             | FlowAction::Dropped { .. }
             | FlowAction::Lost { .. }

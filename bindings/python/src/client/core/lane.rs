@@ -48,9 +48,9 @@ impl SendPath {
 pub enum Flight {
     /// A task, and its estimated work in nanoseconds.
     Task(TaskJob, SendPath, u32),
-    /// Fetches, into this memory, a result that the worker keeps.
+    /// A request that fetches a kept result into this memory.
     Fetch(Recipient, BufferInvocation, PoolBuffer),
-    /// Releases results that stayed with the worker; sent through the ring.
+    /// A request that releases results which stayed with the worker; sent through the ring.
     Release,
 }
 
@@ -150,7 +150,7 @@ impl Flight {
 
 /// Executor's state of a slot.
 pub struct Lane {
-    /// `None` while its worker is being replaced.
+    /// `None` while the slot's worker is being replaced.
     pub pipeline: Option<Pipeline>,
     /// Function of the slot, for tasks that do not go through the pipeline; the slot's deadlines apply to both kinds of
     /// tasks. The function does not resubmit a task that the worker did not run. Such a task returns to the executor,
@@ -170,7 +170,7 @@ pub struct Lane {
     depth: usize,
     /// Pace at which the slot's results arrive.
     pub beat: SlotPace,
-    /// Whether its worker uses this process's memory in place; false over a fabric.
+    /// Whether the slot's worker uses this process's memory in place; `false` over a fabric.
     pub shares_memory: bool,
     /// Number of workers that the slot had before the current worker.
     pub worker: u64,
@@ -261,8 +261,8 @@ impl Lane {
         if let Some(extent) = &extent
             && job.rerun == Rerun::Forbidden
         {
-            // A task that is not idempotent is sent again only if no worker has written to its request. So the request
-            // in shared memory can be kept for that, even if it contains the function.
+            // A task that is not idempotent is sent again only if no worker has written to its request. So this request
+            // in shared memory is kept to be sent again, even if it contains the function.
             job.payload = TaskPayload::Shared(extent.clone().into());
         }
         let bytes = match &mut own {
@@ -352,8 +352,8 @@ impl Lane {
                 self.places += 1;
                 return Ok(SendPath::Placed(invocation, extent, place));
             }
-            // The reason may only be that no more memory can be registered, so the task is sent without memory for the
-            // result.
+            // `submit_buffer` may fail only because no more memory can be registered: the task is sent without memory
+            // for the result.
         }
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {

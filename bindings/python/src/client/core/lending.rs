@@ -84,7 +84,7 @@ impl IdleSpan {
         }
     }
 
-    /// Begins the span anew if the executor was given tasks since it began: short tasks may have ended unnoticed.
+    /// Begins the span anew if the executor was given tasks since the beginning: short tasks may have ended unnoticed.
     pub fn follow(&mut self, core: &ExecutorCore) {
         if self.is_interrupted(core) {
             *self = Self::begin(core);
@@ -97,7 +97,7 @@ impl IdleSpan {
 }
 
 impl ExecutorCore {
-    /// Lets other programs have the cores while the executor is idle.
+    /// Makes the executor give its cores to other programs while it is idle.
     pub fn lend_when_idle(self: &Arc<Self>) {
         let core: Weak<Self> = Arc::downgrade(self);
         self.invoker.on_room_wanted(move || {
@@ -151,7 +151,8 @@ impl ExecutorCore {
             growth::ask_later(self, &mut state);
         } else if state.is_unwanted() {
             drop(state);
-            // A lease that a search took now would keep its cores from other programs until the keeper gives it back.
+            // A lease that a search took now would keep its cores from other programs until the keeper releases the
+            // lease.
             self.invoker.stop_searching();
             self.tell_followers();
         }

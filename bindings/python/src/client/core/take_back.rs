@@ -11,7 +11,7 @@ use hotlease_client::Pipeline;
 use std::time::Instant;
 
 impl ExecutorCore {
-    /// Takes tasks back that wait on slots which are late, and sends them to idle slots.
+    /// Takes back tasks that wait on late slots, and sends them to idle slots.
     pub fn take_back(&self, state: &mut CoreState) {
         if !state.is_uneven() {
             return;
@@ -62,7 +62,7 @@ impl Lane {
         waits && self.flights.len() > 1 && self.shares_memory
     }
 
-    /// Withdraws half of the tasks that wait, the last one first.
+    /// Withdraws half of the tasks that wait, the last task first.
     fn take_back(&mut self) -> Vec<TaskJob> {
         self.beat.overtake();
         let share = (self.flights.len() - 1).div_ceil(2);

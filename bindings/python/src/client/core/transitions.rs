@@ -154,8 +154,8 @@ impl ExecutorCore {
                 }
             }
             Waiter::Graph(GraphRun { cell, run, .. }) => {
-                // Dropped first: if the cell outlived its future, it would have a reference to the result, which is
-                // passed on in place only if there is no other reference.
+                // Dropped first: if the cell outlived its future, the cell would have a reference to the result, which
+                // is passed on in place only if there is no other reference.
                 drop(cell);
                 self.end_run(state, run, outcome);
             }

@@ -19,7 +19,7 @@ const POLLS: u32 = 64;
 const SPIN: Duration = Duration::from_micros(100);
 /// Time that a thread spins if every core has a busy worker.
 const SPIN_CROWDED: Duration = Duration::from_micros(20);
-/// Interval at which a thread that waits for room looks for it.
+/// Interval at which a thread that waits for room checks whether there is room.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// Limit of the sleep of a thread that does not collect results itself, because the collecting thread may have just
 /// left.
@@ -51,7 +51,7 @@ impl ExecutorCore {
             }
         }
         self.waiters.fetch_sub(1, Ordering::AcqRel);
-        // One of the sleeping threads has to go on collecting.
+        // One of the sleeping threads has to continue to collect.
         if self.followers.load(Ordering::Acquire) > 0 {
             self.tell_followers();
         }

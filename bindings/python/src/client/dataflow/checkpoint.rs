@@ -26,7 +26,7 @@ impl CheckpointFile {
         let memory = Self::default();
         for found in replay {
             match found {
-                // The file has one record for each key.
+                // The result of `restore` is not needed, because the file has one record for each key.
                 Ok(record) => drop(graph.restore(record.key, record.value)),
                 Err(damage) => memory.warn(damage.to_string()),
             }

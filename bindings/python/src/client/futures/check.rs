@@ -4,8 +4,9 @@ use hotlease_wire::task::pickle::{PickleRefusal, check};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Checks a pickle. `look` gets module and name of each global, and returns what may be done with it; it raises if the
-/// global is not admitted. Returns the number of keys whose hashes the sender may have chosen to be equal.
+/// Checks a pickle. `look` is called with module and name of each global. It returns the permitted uses of the global,
+/// or raises if the global is not admitted. Returns the number of keys whose hashes the sender may have chosen to be
+/// equal.
 ///
 /// # Errors
 /// Exceptions of `look`; `ValueError` if an operation is refused.

@@ -70,7 +70,7 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
     }
 }
 
-/// Decodes an outcome, without a copy where no other task needs it.
+/// Decodes an outcome, without a copy if no other task needs the outcome.
 pub fn outcome(py: Python<'_>, outcome: TaskOutcome, reading: Reading<'_>) -> Decoded {
     let decoded = match outcome {
         TaskOutcome::Large(extent) => of_memory(py, &extent, reading),
@@ -160,7 +160,7 @@ fn of_reply(py: Python<'_>, reply: &TaskReply, bytes: &[u8], reading: Reading<'_
         reply::PICKLED => {
             let buffers = PyList::empty(py);
             for &(start, length) in &reply.body.buffers {
-                // The buffer is writable, as the memory of an object that was not pickled would be.
+                // The buffer is writable, like the memory of an object that was never pickled.
                 let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
                 buffers.append(buffer)?;
             }

@@ -261,8 +261,8 @@ impl Task {
         if !this.cell.is_done() {
             let watch = Self::watch(slf)?;
             let mut callbacks = Self::callbacks(watch);
-            // A task that is not done here will call this callback: the thread that finishes it takes the callbacks
-            // only after it has become done.
+            // If the task is not done here, the callback will be called: the thread that finishes the task takes the
+            // callbacks only after the task has become done.
             if !this.cell.is_done() {
                 callbacks.push(function.unbind());
                 return Ok(());

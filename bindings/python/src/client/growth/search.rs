@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(2);
 /// Time for which a platform of this host may be away before it is started anew: a platform that is being restarted is
 /// available again earlier.
 const RESTART_AFTER: Duration = Duration::from_secs(4);
-/// Name of a quota that leases use up for good: their end returns nothing to it.
+/// Name of a quota that leases use up for good: the end of a lease returns nothing to the quota.
 const CORE_TIME: &str = "core-seconds";
 /// Time for which tasks wait for a platform that does not answer, or for workers that do not start.
 const TROUBLE_MAX: Duration = Duration::from_secs(60);

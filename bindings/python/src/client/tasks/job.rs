@@ -10,7 +10,7 @@ use crate::client::memory::HEADROOM;
 use hotlease_client::{EndReason, Error, RunCertainty};
 use std::sync::Arc;
 
-/// Number of workers that die of one task before it is not sent again.
+/// A task is not sent again after this many workers have died of it.
 const DEATHS_MAX: u8 = 2;
 /// Limit of the workers that end before they start a task. The client library has a similar limit for other
 /// invocations.
@@ -55,7 +55,7 @@ pub struct GraphRun {
 /// Location of the results that a run needs.
 #[derive(Clone, Copy)]
 pub enum InputPlace {
-    /// In its request.
+    /// All are in the request of the run.
     Request,
     /// Some are with workers; the worker of the run fetches these results from there.
     Workers {

@@ -16,7 +16,7 @@ pub enum TaskOutcome {
     Large(Box<Extent>),
     /// The task has a reply that stays with a worker.
     Away(Arc<RemoteResult>),
-    /// The task has no reply.
+    /// The task has no reply, because of this failure.
     Failed(Box<Failed>),
     /// The function ran, but its result is lost for this reason.
     Lost(Box<str>),
@@ -24,7 +24,7 @@ pub enum TaskOutcome {
     Raised(Py<PyAny>),
     /// The task was not sent: no worker can be prepared, for this reason.
     Unprepared(Box<str>),
-    /// A task that this one needs has no result.
+    /// The task was not run, because a task that it needs has no result.
     Dependency(Box<FailureChain>),
     /// The task has this outcome, which other tasks share.
     Shared(Arc<TaskOutcome>),
@@ -110,7 +110,7 @@ impl FailureChain {
     const NAMED_MAX: usize = 8;
 
     /// Makes the chain of the task `target`, which was not run because of the task `needed`. `outcome`: the failure of
-    /// `needed`, or the chain because of which `needed` was not run either.
+    /// `needed`; if `needed` was itself not run, its chain.
     pub fn of(target: Arc<Target>, needed: Option<&Arc<Target>>, outcome: Option<&Arc<TaskOutcome>>) -> Self {
         if let Some(TaskOutcome::Dependency(chain)) = outcome.map(|outcome| &**outcome) {
             let mut nearest = vec![target];

@@ -68,7 +68,7 @@ pub struct Remake {
 }
 
 impl RemoteResult {
-    /// The result, or the reason why it could not be brought to the client; `None` if that has not ended.
+    /// The result, or the reason why it could not be brought to the client; `None` before either is known.
     pub fn local_outcome(&self) -> Option<&Arc<TaskOutcome>> {
         self.here.get()
     }

@@ -169,7 +169,7 @@ impl<'a> Assembly<'a> {
         into[end..].fill(0);
     }
 
-    /// Returns how to assemble the request in place, in the memory `of` of the old request: an offset, and the new
+    /// Returns how to assemble the request in place, in the memory of the old request (`of`): an offset, and the new
     /// bytes to put before it. All bytes from that offset on stay, because the distances between them do not change.
     /// Returns `None` if no bytes can stay, or there is no room.
     pub fn front(&self, of: &Extent) -> Option<(usize, Vec<u8>)> {

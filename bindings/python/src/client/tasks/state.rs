@@ -94,7 +94,7 @@ pub enum InputState {
     Decoded,
 }
 
-/// Parties to tell that a task has ended.
+/// Parties that have to be told that a task has ended.
 #[derive(Default)]
 pub struct EndNotices {
     /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
@@ -103,7 +103,7 @@ pub struct EndNotices {
     pub graph: Option<(TaskId, Arc<TaskOutcome>)>,
 }
 
-/// Parties to tell that a task was cancelled.
+/// Parties that have to be told that a task was cancelled.
 pub struct CancelNotices {
     /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,

@@ -1,4 +1,4 @@
-//! Functions that tasks call, and the options that they declare for their tasks.
+//! Functions that tasks call, and the options that functions declare for their tasks.
 
 use super::expected::Expected;
 use hotlease_client::Code;

@@ -163,7 +163,7 @@ impl TimesRecorder {
         }
     }
 
-    /// Adds a task; drops the oldest one if there are too many.
+    /// Adds a task; drops the oldest task if there are too many.
     pub fn keep(&self, target: &Arc<Target>, times: &Arc<TaskTimes>) {
         let mut kept = locked(&self.kept);
         if kept.len() >= self.kept_max {

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// Operation behind a request.
 pub enum RequestOperation {
-    /// A send, a receive or a collective; or a send (`first`) and an operation whose status is reported (`last`).
+    /// One send, receive or collective (`last`). Or two operations, a send (`first`) and a receive (`last`), whose
+    /// status is reported.
     Works {
         first: Option<RunningOperation>,
         last: RunningOperation,
