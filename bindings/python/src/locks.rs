@@ -1,4 +1,4 @@
-//! Locks whose holder may have panicked: their data is used as it is.
+//! Locks whose holder may have panicked: the data is used in the state in which the holder left it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

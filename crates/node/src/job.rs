@@ -6,8 +6,8 @@ use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::collections::BTreeSet;
 use std::env;
 
-/// Returns the job that the environment describes. The agent frees the whole node for the job, because the job's
-/// control groups show only after it has begun which part of the node it may use.
+/// Returns the job that the environment describes. The agent frees the whole node for the job: which part the job may
+/// use is known only after it has begun, from its control groups.
 pub fn of_environment() -> Result<BatchJob, String> {
     of(|name| env::var(name).ok())
 }

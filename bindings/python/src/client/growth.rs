@@ -55,7 +55,8 @@ fn wanted_workers(core: &ExecutorCore) -> usize {
 fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
     core.invoker.complete(within)?;
     core.adopt().inspect_err(|_| {
-        // Leases that no task uses would be paid for nothing. A lease whose agent does not answer ends by itself.
+        // Leases that no task uses would be paid for nothing, so they are released. A lease whose agent does not answer
+        // ends by itself.
         let slots = core.state().lanes.len();
         drop(core.invoker.suspend_from(slots));
     })

@@ -171,7 +171,7 @@ impl MemoryObject {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let inner = slf.get().view(slf.py())?;
-        // SAFETY: a view to fill. The object whose memory it shows fills it, and the view keeps that object alive.
+        // SAFETY: a view to fill. `inner` fills it, and the view keeps the object that owns the memory alive.
         match unsafe { ffi::PyObject_GetBuffer(inner.as_ptr(), view, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),

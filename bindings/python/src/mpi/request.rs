@@ -71,8 +71,8 @@ impl Bytes {
 pub struct Request {
     /// `None`: the operation has ended, and its end was reported.
     task: Mutex<Option<RequestOperation>>,
-    /// Member whose operation this is; empty if each operation of the request so far had ended before the request got
-    /// it.
+    /// Member whose operation this is. Empty as long as all operations of the request had ended when the request got
+    /// them.
     member: OnceLock<Arc<Member>>,
 }
 

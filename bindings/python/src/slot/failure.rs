@@ -29,9 +29,9 @@ impl From<FormatError> for TaskFailure {
     }
 }
 
-/// Replaces an exception that would end the program which reads it, such as `SystemExit`. It was not raised by the
-/// task's function, but while an object was pickled or unpickled; `what` describes that. `ran`: whether the function
-/// had run.
+/// Replaces an exception that would end the program which reads it, such as `SystemExit`. The exception was raised
+/// while an object was pickled or unpickled, as `what` describes, and not by the task's function. `ran`: whether the
+/// function had run.
 pub fn harmless(py: Python<'_>, error: PyErr, what: &str, ran: bool) -> PyErr {
     if error.is_instance_of::<PyException>(py) {
         return error;

@@ -97,7 +97,7 @@ pub enum InputState {
 /// Parties that have to be told that a task has ended.
 #[derive(Default)]
 pub struct EndNotices {
-    /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
+    /// Whether a future is watched: then a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
     /// Identifier of the task in the graph, and its outcome, if other tasks need the outcome.
     pub graph: Option<(TaskId, Arc<TaskOutcome>)>,
@@ -105,7 +105,7 @@ pub struct EndNotices {
 
 /// Parties that have to be told that a task was cancelled.
 pub struct CancelNotices {
-    /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
+    /// Whether a future is watched: then a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
     /// Identifier of the task in the graph, if the graph has to be told.
     pub graph: Option<TaskId>,
