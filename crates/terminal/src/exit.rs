@@ -93,7 +93,7 @@ pub enum CommandError {
     Member {
         /// Rank of the member.
         rank: u32,
-        /// Its end, in words.
+        /// End of the member, in words.
         how: String,
         /// Fate of the other members, in words.
         others: &'static str,
@@ -105,7 +105,7 @@ pub enum CommandError {
     Program {
         /// Name of the program.
         program: String,
-        /// Its end, in words.
+        /// End of the program, in words.
         how: String,
         /// Exit status to use.
         status: u8,

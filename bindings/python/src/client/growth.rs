@@ -42,7 +42,7 @@ pub fn start(core: &Arc<ExecutorCore>) {
     let asking = core.clone();
     let thread = std::thread::Builder::new().name("hotlease-growth".into());
     if thread.spawn(move || ask_for_the_rest(&asking)).is_err() {
-        // The executor goes on with the workers it has.
+        // The executor continues with the workers that it has.
         core.hold();
     }
 }
@@ -72,7 +72,7 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
             Ok(()) => {}
             // The new workers were lost at once; the next request asks again.
             Err(error) if may_pass(&error) && !left.is_zero() => {}
-            // If there are no more workers, or the executor has ended, the executor goes on with the workers that it
+            // If there are no more workers, or the executor has ended, the executor continues with the workers that it
             // has.
             Err(error) => {
                 refused = Some(error);
@@ -115,7 +115,7 @@ impl LaterGrowth {
         None
     }
 
-    /// Whether it is time for another request.
+    /// Whether another request is due.
     fn is_due(&self) -> bool {
         self.next.is_some_and(|(next, ..)| Instant::now() >= next)
     }

@@ -87,7 +87,7 @@ impl BufferPool {
         let mut kept = locked(&self.kept);
         // Among buffers of equal size, the last returned buffer is taken: it is the likeliest to be in a cache.
         let fitting = kept.iter().enumerate().rev();
-        // A buffer that is far too large stays for a caller that needs it.
+        // A buffer that is far too large is left for a caller that needs a large buffer.
         let fitting = fitting
             .filter(|(_, buffer)| (bytes..=bytes.saturating_mul(WASTED_MAX).max(SMALLEST)).contains(&buffer.len()));
         let best = fitting.min_by_key(|(_, buffer)| buffer.len()).map(|(at, _)| at);

@@ -122,7 +122,7 @@ pub fn is_type(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<Datatype>() || object.is_instance_of::<PyString>()
 }
 
-/// Records of this many bytes.
+/// Type of records of this many bytes; `None` for 0 bytes, or 4 GiB and more.
 pub fn record(size: usize) -> Option<ElementType> {
     NonZeroU32::new(u32::try_from(size).ok()?).map(|size| Kind::Record(size).into())
 }

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 thread_local! {
-    /// Context of functions that this thread calls itself.
+    /// Context for functions that this thread itself calls.
     static CONTEXT: RefCell<Context> = RefCell::new(Context::new(0, 1, &format!("uid:{}", uid()), Arc::default()));
 }
 

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// Limit of the results that one call collects from each slot, after which other threads get the lock.
 const BATCH: usize = 64;
-/// Results below this size are copied out of the memory that they were fetched into.
+/// Results below this size are copied out of the memory into which they were fetched.
 const COPIED_BELOW: usize = 128 << 10;
 /// Limit of the consecutive workers that end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;

@@ -102,7 +102,7 @@ impl KeeperHandle {
     }
 }
 
-/// Starts the thread of a core. The thread ends when the core is closed and no task is pending, and then releases the
+/// Starts the keeper of a core. The keeper ends when the core is closed and no task is pending, and then releases the
 /// lease. `finish_all`: tells the watchers of tasks that have ended.
 pub fn start(core: &Arc<ExecutorCore>, finish_all: FinishAll) -> std::io::Result<()> {
     let kept = core.clone();

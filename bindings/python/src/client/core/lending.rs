@@ -164,7 +164,7 @@ impl ExecutorCore {
         self.state().is_unwanted()
     }
 
-    /// Marks that the executor goes on with the workers that it has.
+    /// Marks that the executor continues with the workers that it has.
     pub fn hold(&self) {
         self.room_notices.end_own(monotonic_ns());
         self.state().lease = LendingPhase::Held;

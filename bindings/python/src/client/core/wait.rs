@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Polls between two looks at the clock.
+/// Number of polls between two readings of the clock.
 const POLLS: u32 = 64;
 /// Time that a thread spins for a result before it sleeps. For tasks that take longer, the time to wake up is small in
 /// comparison.

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(2);
 const RESTART_AFTER: Duration = Duration::from_secs(4);
 /// Name of a quota that leases use up for good: the end of a lease returns nothing to the quota.
 const CORE_TIME: &str = "core-seconds";
-/// Time for which tasks wait for a platform that does not answer, or for workers that do not start.
+/// Longest time that tasks wait for a platform that does not answer, or for workers that do not start.
 const TROUBLE_MAX: Duration = Duration::from_secs(60);
 /// Time after which the program is told that its tasks wait.
 const TELL_AFTER: Duration = Duration::from_secs(5);

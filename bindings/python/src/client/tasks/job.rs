@@ -21,7 +21,7 @@ pub struct TaskJob {
     pub waiter: Waiter,
     pub target: Arc<Target>,
     pub payload: TaskPayload,
-    /// Higher priorities are sent first.
+    /// Priority; jobs with higher priorities are sent first.
     pub priority: i32,
     pub rerun: Rerun,
     /// Whether the task was marked at `CoreState::waiting_since`, because it waited and there was no worker.

@@ -75,7 +75,7 @@ impl Deref for Blob {
 pub struct TaskPlan {
     /// Number of retries after the task raised an exception.
     pub retries: Option<u16>,
-    /// Higher priorities are sent first.
+    /// Priority; tasks with higher priorities are sent first.
     pub priority: Option<i32>,
     /// Whether the result is memoised, and under which key.
     pub memo: Option<MemoChoice>,
@@ -97,7 +97,7 @@ pub enum MemoChoice {
     Not,
     /// Key made of the function and arguments.
     Content,
-    /// This key.
+    /// The key that the program has given.
     Key(Box<[u8; 32]>),
 }
 
