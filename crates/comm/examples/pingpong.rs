@@ -1,5 +1,5 @@
-//! Half the time of a round trip, or the time of an allreduce, between members that `hotlease comm run` starts; the
-//! median in microseconds.
+//! Median time in microseconds of half a round trip, or of an allreduce, between members that `hotlease comm run`
+//! starts.
 //!
 //! ```text
 //! cargo build --release --package hotlease-comm --examples
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Median time of the calls, after a warm-up of a tenth as many.
+/// Returns the median time of the calls. A tenth of their number run before, as a warm-up.
 fn measured(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     for _ in 0..(calls / 10).max(2) {
         call()?;

@@ -15,7 +15,7 @@ const SITE_BYTES: usize = 128;
 /// Description of a member's call, as it is sent.
 pub(crate) type CallSummary = [u8; CARD_BYTES];
 
-/// Error with the first two calls that differ, if any do.
+/// Returns an error with the call of rank 0 and the first different call, or `None` if all calls are equal.
 pub(crate) fn first_difference(cards: &[u8]) -> Option<Error> {
     let caller = |(rank, card): (usize, &CallSummary)| MemberCall {
         rank: rank as Rank,
@@ -45,7 +45,7 @@ pub(crate) fn shortened(text: String) -> String {
     format!("{}... #{}", &text[..end], &digest[..DIGITS])
 }
 
-/// The last part of a place, which tells more than its beginning: a file and a line.
+/// Returns the last bytes of a place: they contain the file name and the line, which say more than the beginning.
 pub(crate) fn last_bytes(text: &str) -> &str {
     let start = text.len().saturating_sub(SITE_BYTES - 1);
     let is_boundary = |place: &usize| text.is_char_boundary(*place);

@@ -28,21 +28,21 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Context of the communicator that all members of a group begin with.
+/// Context of the first communicator of a group, which has all members.
 const WORLD: u64 = 0;
 
-/// A communicator: its members know each other by rank and send each other messages.
+/// A communicator: its members send each other messages, and each is addressed by its rank.
 ///
 /// All calls may be made from any thread; messages from several threads to one member arrive in the order of the
-/// calls. In all calls that wait, the memory is the caller's. It is copied only if a message arrives before the
-/// receiver asks for it.
+/// calls. All calls that wait use the caller's memory. A message is copied only if it arrives before the receiver asks
+/// for it.
 ///
 /// [`split`](Self::split) and [`dup`](Self::dup) make communicators of the same members, over the same connections. A
 /// message sent in one communicator is not received in another, and a collective of one does not wait for a collective
-/// of another. Ranks, including those in errors, are ranks in the communicator that was called.
+/// of another. All ranks, also in errors, are ranks in the communicator on which the call was made.
 ///
-/// When dropped, the communicator finishes as by [`finish`](Self::finish). When dropped in a panic, it aborts, and the
-/// other members learn of that at once.
+/// When dropped, the communicator finishes as [`finish`](Self::finish) does. When dropped in a panic, it aborts, and
+/// the other members are told at once.
 pub struct Communicator {
     group: Arc<MemberGroup>,
     member: Arc<Member>,
@@ -94,7 +94,8 @@ impl Communicator {
         &self.member.options.name
     }
 
-    /// Link of the members. If the options say `auto`, the link chosen for the number of members that have met.
+    /// Link of the members. If the options say `auto`: the link that was chosen for the number of members that have
+    /// met.
     pub fn link(&self) -> &LinkChoice {
         &self.member.choice
     }
@@ -111,10 +112,10 @@ impl Communicator {
         outer.map(|rank| self.member.routes[*rank as usize]).collect()
     }
 
-    /// Finishes the communicator. The last communicator of this member on its connections waits until all data is
-    /// sent, and until all other members have read it or are gone, at most for `linger`. Any other communicator only
-    /// announces that this member has left it, and waits for no member. Messages that this member has not received are
-    /// lost.
+    /// Finishes the communicator. If it is this member's last communicator on its connections, the call waits until all
+    /// data is sent and all other members have read the data or are gone, but at most for `linger`. Otherwise the call
+    /// only announces that this member has left the communicator, and waits for no member. Messages that this member
+    /// has not received are lost.
     ///
     /// # Errors
     /// [`Error::UnreadData`] if a member has not read all data in time, [`Error::Store`] if the store that members
@@ -123,8 +124,8 @@ impl Communicator {
         self.leave(false)
     }
 
-    /// Aborts, as a failed member, in all communicators of this member on its connections: the other members are told
-    /// at once, and nothing is waited for.
+    /// Makes this member a failed member in all its communicators on these connections. The other members are told at
+    /// once, and the call waits for nothing.
     pub fn abort(mut self) {
         if !std::mem::replace(&mut self.has_finished, true) {
             self.member.handles.fetch_sub(1, Ordering::AcqRel);

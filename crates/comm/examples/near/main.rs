@@ -1,15 +1,16 @@
-//! Speed of messages between two members of one node, measured in turns with the best that two processes can reach:
+//! Speed of messages between two members of one node, measured in turns with other ways for two processes to
+//! communicate:
 //!
 //! ```text
 //! cargo run --release --package hotlease-comm --example near [-- TURNS [memory|tcp [BYTES]]]
 //! ```
 //!
-//! Over shared memory: the raw round trip of a cache line between two processors, and Open MPI's if `mpicc` and
-//! `mpirun` are installed. Over TCP on loopback: raw sockets that are polled without waiting, raw sockets with
-//! blocking calls, and the throughput. Over libfabric's best provider that reaches other hosts, if there is one:
-//! compared with the link over TCP. The two sides run on the first two processors that this process may use. In its
-//! turn, each candidate takes the least time of some short batches; each figure is the least of all turns, each ratio
-//! the median of the ratios of the turns.
+//! The link over shared memory is compared with the raw round trip of a cache line between two processors, and with
+//! Open MPI if `mpicc` and `mpirun` are installed. The link over TCP on loopback is compared with raw sockets, polled
+//! without waiting or used with blocking calls; throughput is measured too. The link over libfabric's best provider
+//! that reaches other hosts, if there is one, is compared with the link over TCP. The two sides run on the first two
+//! processors that this process may use. In each turn, the time of a candidate is the least of some short batches. A
+//! printed time is the least of all turns; a printed ratio is the median of the turns' ratios.
 
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
@@ -23,10 +24,9 @@ use std::time::{Duration, Instant};
 /// An exchange between two sides, measured by one of them.
 trait Exchange {
     fn name(&self) -> &'static str;
-    /// Measures half a round trip of `bytes` bytes, in seconds: the average time of each batch, the least of all
-    /// batches.
+    /// Measures half a round trip of `bytes` bytes. Returns the average time of the fastest batch, in seconds.
     fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>>;
-    /// Measures the time of `messages` messages in one direction and an answer, in seconds.
+    /// Measures the time of `messages` messages in one direction and one answer, in seconds.
     fn stream(&mut self, _bytes: usize, _messages: u32) -> Result<f64, Box<dyn Error>> {
         Err("not measured".into())
     }
@@ -43,7 +43,7 @@ fn batches_of(bytes: usize) -> u32 {
     if bytes > 128 << 10 { 3 } else { 40 }
 }
 
-/// Runs batches of an exchange; returns half of the least average time of one exchange.
+/// Runs batches of an exchange; returns half the average time of an exchange in the fastest batch.
 fn least<E>(batches: u32, mut exchange: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     exchange()?;
     let mut least = f64::INFINITY;

@@ -1,4 +1,4 @@
-//! Two members as a candidate: this process, and one that it starts.
+//! Two members as a candidate: this process, and a process that it starts.
 
 use super::Exchange;
 use hotlease_comm::rendezvous::Server;

@@ -45,7 +45,7 @@ impl OpenMpi {
         let orders = run.stdin.take();
         let answers = BufReader::new(run.stdout.take().ok_or("no pipe")?);
         let mut mpi = Self { run, orders, answers };
-        // This checks that Open MPI works, and allocates its buffers.
+        // This exchange checks that Open MPI works, and makes Open MPI allocate its buffers.
         mpi.half_round_trip(4 << 20, 10)?;
         Ok(mpi)
     }

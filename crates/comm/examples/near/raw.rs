@@ -18,7 +18,8 @@ static ALLOWED: LazyLock<Vec<usize>> = LazyLock::new(|| {
     all.collect()
 });
 
-/// Variable that tells started processes the processors, because a pinned process passes its pinning on.
+/// Environment variable with the processors, for started processes: they inherit the pinning of this process, so they
+/// cannot find the processors themselves.
 const PROCESSORS: &str = "HOTLEASE_NEAR_PROCESSORS";
 
 /// Pins this thread to one of the two processors.
@@ -40,7 +41,7 @@ pub fn processors() -> (&'static str, String) {
     (PROCESSORS, numbers.join(","))
 }
 
-/// One cache line in each direction.
+/// Candidate that writes one cache line in each direction.
 pub struct Line;
 
 #[derive(Default)]

@@ -1,16 +1,16 @@
-//! Data that the caller of a collective gives, or has in place.
+//! Data that the caller of a collective contributes: in separate memory, or in place in the output.
 
 /// Data that the caller contributes: a slice, or [`InPlace`].
 #[derive(Debug, Clone, Copy)]
 pub enum Contribution<'a, T> {
     /// Separate memory, which is never written.
     Separate(&'a [T]),
-    /// The output, at the position of the result or of the caller's block.
+    /// The data is in the output, at the position of the result or of the caller's block.
     InPlace,
 }
 
 /// Marker: the caller's data is already in the output, as with `MPI_IN_PLACE`. In a gather, a scatter and a reduce,
-/// only the root can use it.
+/// only the root can use this marker.
 #[derive(Debug, Clone, Copy)]
 pub struct InPlace;
 

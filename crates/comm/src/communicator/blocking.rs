@@ -5,13 +5,13 @@ use super::arguments::Contribution;
 use crate::error::Error;
 use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
 
-/// Blocking collectives: all members must call the same ones, in the same order; each member waits until it has its
-/// part. Input memory is never written.
+/// Blocking collectives: all members must call the same collectives, in the same order. A call returns when this member
+/// has its result. Input memory is never written.
 ///
-/// Errors of all blocking collectives: [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent, and
-/// the other members still wait for this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after
-/// which every collective of the communicator ends with [`Error::CollectiveFailed`]; [`Error::MemberLost`] and
-/// [`Error::MemberLeft`] for any member; and, in checked mode, [`Error::CallMismatch`].
+/// Errors of all blocking collectives: [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other
+/// members still wait for this member's call. [`Error::Mismatch`] and [`Error::OperatorPanicked`]: every later
+/// collective of the communicator ends with [`Error::CollectiveFailed`]. [`Error::MemberLost`] and
+/// [`Error::MemberLeft`] for any member. In checked mode also [`Error::CallMismatch`].
 impl Communicator {
     /// Waits until all members have arrived.
     ///
@@ -37,8 +37,8 @@ impl Communicator {
         }
     }
 
-    /// Collects the elements of all members at the root, by rank; each member gives the same number. `all` has `size`
-    /// times as many, and may be empty at members other than the root.
+    /// Collects the elements of all members at the root, by rank. Each member contributes the same number of elements.
+    /// `all` has `size` times that number, and may be empty at members other than the root.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -67,8 +67,8 @@ impl Communicator {
         self.run_contribution(Collective::Gather { root, blocks }, mine, all)
     }
 
-    /// Collects blocks of any length at the root, which knows the lengths; at other members, `blocks` and `all` are
-    /// ignored.
+    /// Collects blocks of any length at the root. Only the root passes the lengths of all blocks: at other members,
+    /// `blocks` and `all` are ignored.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -91,7 +91,8 @@ impl Communicator {
     }
 
     /// Gives each member its part of the root's elements, by rank; `mine` has the same length at all members. If
-    /// `mine` is empty at the root, the root's own part stays where it is. `all` may be empty at other members.
+    /// `mine` is empty at the root, the root's own part stays in `all`. `all` may be empty at members other than the
+    /// root.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -110,8 +111,8 @@ impl Communicator {
         self.run_typed(Collective::Scatter { root, blocks }, stays, all, mine)
     }
 
-    /// Gives each member its block of the root's elements. Blocks may have any length, which the root knows; at other
-    /// members, `blocks` and `all` are ignored.
+    /// Gives each member its block of the root's elements. Blocks may have any length. Only the root passes the lengths
+    /// of all blocks: at other members, `blocks` and `all` are ignored.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -129,8 +130,8 @@ impl Communicator {
         self.run_typed(collective, stays, all, mine)
     }
 
-    /// Collects the elements of all members at every member, by rank; each member gives the same number. `all` has
-    /// `size` times as many.
+    /// Collects the elements of all members at every member, by rank. Each member contributes the same number of
+    /// elements, and `all` has `size` times that number.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -151,7 +152,7 @@ impl Communicator {
         self.run_contribution(Collective::Allgather { blocks }, mine, all)
     }
 
-    /// Collects blocks of any length at every member. All members know the lengths.
+    /// Collects blocks of any length at every member. All members pass the lengths of all blocks.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -171,7 +172,7 @@ impl Communicator {
     }
 
     /// Gives the root the sum (or another result) of the elements of all members, element by element. `total` may be
-    /// empty at other members.
+    /// empty at members other than the root.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -213,8 +214,8 @@ impl Communicator {
     }
 
     /// Gives each member its part of the result of an [`allreduce`](Self::allreduce): `counts` has the number of
-    /// elements for each rank. In place, `part` holds all elements of this member, and afterwards begins with its part
-    /// of the result.
+    /// elements for each rank. In place, `part` contains all elements of this member before the call, and begins with
+    /// its part of the result after the call.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -306,7 +307,7 @@ impl Communicator {
     }
 
     /// Gives part `i` of each member's elements to rank `i`, with parts of any length: `sent` describes the parts that
-    /// this member sends, `received` the parts that it receives. In place, `received` describes both.
+    /// this member sends, `received` the parts that it receives. In place, `received` also describes the sent parts.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.
@@ -322,7 +323,7 @@ impl Communicator {
         self.run_contribution(collective, mine.into(), all)
     }
 
-    /// Runs a reduction whose result has as many elements as each member gives.
+    /// Runs a reduction whose result has the same number of elements as the contribution of each member.
     #[track_caller]
     fn reduce_all<T: Element>(
         &self,
@@ -392,7 +393,7 @@ impl Communicator {
     }
 }
 
-/// Number of elements in the block of a rank, as the caller gives it; the blocks are checked later.
+/// Number of elements in the block of a rank, as the caller passed it; the blocks are checked later.
 pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
     match blocks {
         Blocks::Equal(count) => *count,

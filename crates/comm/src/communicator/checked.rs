@@ -1,5 +1,5 @@
-//! Checked mode: before each collective, members tell each other the call that they are about to make, and its place
-//! in the program, each on a card ([`crate::card`]).
+//! Checked mode: before each collective, each member sends the others a card ([`crate::card`]) with the call that it
+//! is about to make, and with the place of the call in the program.
 
 use crate::card::{CALL_BYTES, CARD_BYTES, CallSummary, last_bytes, shortened, write};
 use hotlease_collectives::{Blocks, Collective, CollectiveCall, Datatype, Operator, Rank};
@@ -10,7 +10,7 @@ use std::panic::Location;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallSite<'a> {
     place: SourceLocation<'a>,
-    /// Name of the call there, if it is not the collective itself.
+    /// Name of the operation that is called at this place, if it is not the collective itself.
     name: Option<&'static str>,
 }
 
@@ -36,7 +36,7 @@ impl<'a> CallSite<'a> {
         }
     }
 
-    /// This place, for an operation that is made of collectives.
+    /// Returns this place with the name of an operation that consists of collectives.
     pub(super) fn named(self, name: &'static str) -> Self {
         Self {
             name: Some(name),
@@ -81,7 +81,7 @@ fn describe(made: &CollectiveCall<'_>) -> String {
         Collective::Scatter { root, blocks } => {
             format!("scatter of {} {datatype} from rank {root}", of_each(&blocks))
         }
-        // Only the root knows the counts.
+        // Only the root has the counts.
         Collective::Gatherv { root, .. } => format!("gatherv of {datatype} to rank {root}"),
         Collective::Scatterv { root, .. } => format!("scatterv of {datatype} from rank {root}"),
         Collective::Allgather { blocks } => format!("allgather of {} {datatype}", of_each(&blocks)),

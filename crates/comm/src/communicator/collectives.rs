@@ -1,4 +1,4 @@
-//! Collectives on bytes, as members call them or by a schedule of their own.
+//! Collectives on bytes, with a schedule that this library chooses or that the caller has made.
 
 use super::Communicator;
 use super::checked::{self, CallSite};
@@ -16,7 +16,7 @@ use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
-/// Schedule of a collective, and the reduction of one that reduces.
+/// Schedule of a collective, and its reduction if it reduces.
 type Plan = (Arc<Schedule>, Option<Reduction>);
 
 /// Collective of a communicator, as this member calls it. The typed calls and the calls of other languages all use it.
@@ -112,8 +112,8 @@ impl<'a> MemberCollective<'a> {
         })
     }
 
-    /// Runs a small collective without lending its memory ([`Engine::run_now`](crate::engine::Engine::run_now)); `None`
-    /// if it is not small, or must begin in the usual way.
+    /// Runs a small collective without lending its memory ([`Engine::run_now`](crate::engine::Engine::run_now)).
+    /// Returns `None` if the collective is not small, or must begin in the usual way.
     fn run_now(&self, plan: &Plan, input: &[u8], output: &mut [u8]) -> Option<Result<(), Error>> {
         let Communicator { group, member, .. } = self.communicator;
         if member.is_checked {
@@ -124,7 +124,7 @@ impl<'a> MemberCollective<'a> {
         Some(result.map_err(|error| group.error(error)))
     }
 
-    /// Checks the lengths of the memory; returns the schedule, and the reduction of a collective that reduces.
+    /// Checks the lengths of the memory; returns the schedule, and the reduction if the collective reduces.
     fn plan(&self, input: usize, output: usize) -> Result<Plan, Error> {
         let call = &self.call;
         let operator = call.collective.operator();
@@ -156,7 +156,8 @@ impl<'a> MemberCollective<'a> {
 }
 
 impl Communicator {
-    /// Makes a collective of this communicator, which is not in place; [`MemberCollective::run`] runs it.
+    /// Makes a collective of this communicator; [`MemberCollective::run`] runs it. The collective is not in place,
+    /// unless [`MemberCollective::in_place`] changes that.
     ///
     /// ```no_run
     /// # fn example(all: &hotlease_comm::Communicator) -> Result<(), hotlease_comm::Error> {
@@ -178,7 +179,7 @@ impl Communicator {
         }
     }
 
-    /// The exchange of cards that goes first in checked mode.
+    /// Returns the exchange of cards that precedes the collective in checked mode; otherwise `None`.
     fn exchange(&self, of: &MemberCollective<'_>) -> Result<Option<CollectiveWork>, Error> {
         if !self.member.is_checked {
             return Ok(None);
@@ -224,10 +225,10 @@ impl Communicator {
         Ok(Request::new(&self.group, key, false))
     }
 
-    /// Runs this member's part of a collective by the caller's own schedule. All members must do so, in the same
-    /// order. `element` is the size of an element. A schedule that reduces needs a `reduction` for elements of that
-    /// size ([`Operator::of`](crate::Operator::of)). In place, `input` is empty. [`collective`](Self::collective)
-    /// chooses and builds the schedule instead.
+    /// Runs this member's part of a collective by the caller's own schedule. All members must call it for the same
+    /// collectives, in the same order. `element` is the size of an element. A schedule that reduces needs a `reduction`
+    /// for elements of that size ([`Operator::of`](crate::Operator::of)). In place, `input` is empty. To have the
+    /// schedule chosen and built, call [`collective`](Self::collective) instead.
     ///
     /// # Errors
     /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::CollectiveFailed`], [`Error::OperatorPanicked`]: no later collective

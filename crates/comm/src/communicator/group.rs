@@ -1,5 +1,5 @@
-//! Members of a communicator. The engine knows members by their rank on its connections; users by their rank in the
-//! communicator.
+//! Members of a communicator. The engine addresses members by their rank on its connections, and users address them by
+//! their rank in the communicator.
 
 use crate::engine::Engine;
 use crate::error::{Activity, Error};
@@ -8,7 +8,7 @@ use crate::protocol::MessageStatus;
 use hotlease_collectives::Rank;
 use std::sync::Arc;
 
-/// The members of a communicator, with the mapping between both kinds of ranks.
+/// The members of a communicator, with the mapping between ranks in the communicator and ranks on the connections.
 pub(crate) struct MemberGroup {
     pub(crate) engine: Arc<Engine>,
     pub(crate) context: u64,
@@ -59,7 +59,7 @@ impl MemberGroup {
         Ok(Pattern { source, ..pattern })
     }
 
-    /// Rank in the communicator, if it is a member.
+    /// Rank in the communicator, by rank on the connections; `None` if that rank is not a member.
     fn rank_in_communicator(&self, outer: Rank) -> Option<Rank> {
         let Some(ranks) = &self.ranks else {
             return Some(outer);
@@ -89,9 +89,9 @@ impl MemberGroup {
         }
     }
 
-    /// Translates an error into ranks of the communicator. Operations of a communicator fail because of its own
-    /// members, so all ranks in the error are members. The exception is the member that first reported this member as
-    /// failed.
+    /// Translates the ranks in an error into ranks of the communicator. Only its own members make operations of a
+    /// communicator fail, so all ranks in the error are members. The exception is the reporter of [`Error::Outcast`],
+    /// which may belong to another communicator.
     pub(crate) fn error(&self, mut error: Error) -> Error {
         if self.ranks.is_none() {
             return error;

@@ -38,7 +38,7 @@ struct JoinTimes {
     is_partial: bool,
 }
 
-/// Link between members that have met, and their places.
+/// Link between members that have met, and the nodes and processors of these members.
 struct MemberLinks {
     link: Box<dyn Link>,
     routes: Vec<Route>,
@@ -52,7 +52,7 @@ struct MemberLinks {
 }
 
 impl Communicator {
-    /// Meets the other members at the rendezvous, and connects with all of them, or with the store that all
+    /// Meets the other members at the rendezvous, and connects with all of them, or with the store that all members
     /// communicate through.
     ///
     /// # Errors
@@ -241,8 +241,8 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
     make_links(home, met.rank, connected, messenger)
 }
 
-/// Makes the link of a member at `home` from these connections, by rank, and the messenger. Members without a
-/// connection are missing.
+/// Makes the link of a member at `home` from the connections in `joined`, which are ordered by rank, and from the
+/// messenger. Members without a connection are missing.
 fn make_links(
     home: MemberNode,
     me: Rank,
@@ -277,7 +277,8 @@ fn make_links(
     })
 }
 
-/// Connects with the store that all other members use. The link reports members that do not appear there as lost.
+/// Connects with the store that all other members use. If a member does not appear in the store, the link reports the
+/// member as lost.
 fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Result<MemberLinks, Error> {
     let size = met.members.len() as Rank;
     let link = (options.opener(&options.link)?.open)(&StoreJoin {

@@ -1,4 +1,5 @@
-//! State that all communicators of a member on the same connections share. The last of them closes the connections.
+//! State that all communicators of a member on the same connections share. The last communicator closes the
+//! connections.
 
 use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum time that a member that aborts takes to tell the others.
+/// Maximum time that a member takes to tell the other members that it aborts.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// State that all communicators of a member on the same connections share.

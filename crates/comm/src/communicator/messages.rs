@@ -21,7 +21,7 @@ impl Communicator {
     }
 
     /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been received.
-    /// Two kinds of messages wait until the receiver asks for them or waits in a send itself: messages over 256 KiB
+    /// Two kinds of messages wait until the receiver asks for them or itself waits in a send: messages over 256 KiB
     /// ([`Options::eager_bytes`](crate::Options::eager_bytes)), and messages to a receiver that has not yet received
     /// enough of the earlier ones.
     ///
@@ -35,8 +35,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sends a message if it can go at once, as small messages can if the receiver keeps up. Returns whether it was
-    /// sent.
+    /// Sends a message if it can be sent at once, that is, if it is small and the receiver keeps up. Returns whether
+    /// the message was sent.
     ///
     /// # Errors
     /// Errors of [`send`](Self::send).
@@ -46,10 +46,10 @@ impl Communicator {
         sent.map_err(|error| self.group.error(error))
     }
 
-    /// Receives a message into `bytes`; the status has its length.
+    /// Receives a message into `bytes`; the status has the message's length.
     ///
     /// # Errors
-    /// [`Error::Truncated`] if the message is longer than `bytes`: it stays, and can be received with more memory.
+    /// [`Error::Truncated`] if the message is longer than `bytes`: it is kept, and can be received with more memory.
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the sender, or of any member if no sender is named.
     pub fn receive(&self, bytes: &mut [u8], pattern: Pattern) -> Result<MessageStatus, Error> {
         let (context, outer) = (self.group.context, self.group.pattern(pattern)?);
@@ -59,9 +59,10 @@ impl Communicator {
         lend_mut(bytes, |lent| self.irecv_lent(lent, pattern)?.wait())
     }
 
-    /// Receives a small message if it has arrived, without waiting. `None` if none has, or the first one that matches is
-    /// too long for that or has come in part: begin a receive ([`irecv_lent`](Self::irecv_lent)), without which this may
-    /// return `None` for some hundred milliseconds more.
+    /// Receives a small message if it has arrived, without waiting. Returns `None` if no matching message has arrived,
+    /// or if the first matching message has not arrived completely or is too long for this call. Then begin a receive
+    /// ([`irecv_lent`](Self::irecv_lent)): without a receive, this call may return `None` for some hundred
+    /// milliseconds.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`].
@@ -216,7 +217,7 @@ impl Communicator {
         self.probed(pattern, None)?.ok_or(Error::Finished)
     }
 
-    /// Waits for a message without receiving it, for this long at most; `None`: no message came.
+    /// Waits at most for `at_most` for a message, without receiving it. Returns `None` if no message has arrived.
     ///
     /// # Errors
     /// Errors of [`receive`](Self::receive).

@@ -20,14 +20,14 @@ fn zeros<T: Element>(count: usize) -> SharedElements<T> {
     Arc::new(Mutex::new(vec![bytemuck::Zeroable::zeroed(); count]))
 }
 
-/// Non-blocking collectives: each returns a vector with its result when it is waited for. Members must begin the same
-/// collectives in the same order, and may wait for them in any order. Errors are those of the blocking calls, and
-/// [`Error::TooManyRequests`].
+/// Non-blocking collectives: each call returns a request; waiting for the request returns a vector with the result.
+/// Members must begin the same collectives in the same order, and may wait for them in any order. The errors are the
+/// errors of the blocking calls, and [`Error::TooManyRequests`].
 impl Communicator {
     /// Non-blocking [`barrier`](Self::barrier).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let empty = || TransferMemory::of(Vec::new());
@@ -38,7 +38,7 @@ impl Communicator {
     /// Non-blocking [`broadcast`](Self::broadcast): returns the root's elements, at the root too.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ibroadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let count = buffer.len();
@@ -53,10 +53,11 @@ impl Communicator {
         Ok(CollectiveRequest::new(request, buffer))
     }
 
-    /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, none elsewhere.
+    /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, and no elements at other
+    /// members.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn igather<T: Element>(&self, mine: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
@@ -66,7 +67,7 @@ impl Communicator {
     /// Non-blocking [`gatherv`](Self::gatherv).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn igatherv<T: Element>(
         &self,
@@ -86,7 +87,7 @@ impl Communicator {
     /// root.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iscatter<T: Element>(&self, all: Vec<T>, count: usize, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(count);
@@ -96,7 +97,7 @@ impl Communicator {
     /// Non-blocking [`scatterv`](Self::scatterv): returns `count` elements.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iscatterv<T: Element>(
         &self,
@@ -116,7 +117,7 @@ impl Communicator {
     /// Non-blocking [`allgather`](Self::allgather).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iallgather<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
@@ -126,7 +127,7 @@ impl Communicator {
     /// Non-blocking [`allgatherv`](Self::allgatherv).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iallgatherv<T: Element>(&self, mine: Vec<T>, blocks: Blocks<'_>) -> Result<CollectiveRequest<T>, Error> {
         let own = count_of(&blocks, self.rank());
@@ -140,10 +141,10 @@ impl Communicator {
         self.begin_moved(Collective::Allgather { blocks }, mine)
     }
 
-    /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, nothing elsewhere.
+    /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, and no elements at other members.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ireduce<T: Element>(
         &self,
@@ -158,7 +159,7 @@ impl Communicator {
     /// Non-blocking [`allreduce`](Self::allreduce).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iallreduce<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -168,7 +169,7 @@ impl Communicator {
     /// Non-blocking [`reduce_scatter`](Self::reduce_scatter).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ireduce_scatter<T: Element>(
         &self,
@@ -187,7 +188,7 @@ impl Communicator {
     /// Non-blocking [`reduce_scatter_block`](Self::reduce_scatter_block).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ireduce_scatter_block<T: Element>(
         &self,
@@ -201,7 +202,7 @@ impl Communicator {
     /// Non-blocking [`scan`](Self::scan).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -211,7 +212,7 @@ impl Communicator {
     /// Non-blocking [`exscan`](Self::exscan): rank 0 gets its own elements back.
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn iexscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -221,7 +222,7 @@ impl Communicator {
     /// Non-blocking [`alltoall`](Self::alltoall).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ialltoall<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let count = self.share(Operation::Alltoall, mine.len())?;
@@ -231,7 +232,7 @@ impl Communicator {
     /// Non-blocking [`alltoallv`](Self::alltoallv).
     ///
     /// # Errors
-    /// Errors of all blocking collectives, listed above.
+    /// Errors of the blocking call, and [`Error::TooManyRequests`].
     #[track_caller]
     pub fn ialltoallv<T: Element>(
         &self,
