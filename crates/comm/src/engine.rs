@@ -2,8 +2,8 @@
 //!
 //! A thread that waits for a request drives the engine, for all threads. It polls under the lock: first for a short
 //! while without sleeping, then once after each sleep. Only one thread sleeps on the link. Other waiting threads wait
-//! for that thread, and one of them takes its place when it returns. The driving thread does reductions without the
-//! lock.
+//! for the sleeping thread; when it returns to its caller, one of them drives the engine. The driving thread does
+//! reductions without the lock.
 //!
 //! A second thread, the keeper ([`keeper`]), polls a few times in each failure bound, even while the program computes.
 
@@ -32,10 +32,10 @@ use std::time::Instant;
 /// Protocol and link of a member, and the threads that wait for them.
 pub(crate) struct Engine {
     state: Mutex<EngineState>,
-    /// Number of threads that wait for the state: a thread that drives without a pause lets them in.
+    /// Number of threads that wait for the state. A thread that drives without a pause releases the state for them.
     queued: AtomicU32,
     /// Held by a thread while it waits for the state. A thread that has just released the state queues here behind
-    /// others; with the mutex of the state alone it would often get the state again first.
+    /// other threads; with the mutex of the state alone, it would often get the state again before them.
     queue: Mutex<()>,
     /// Wakes threads that wait for the thread that sleeps on the link.
     turn: Condvar,
@@ -54,14 +54,14 @@ pub(crate) struct EngineState {
     sending: usize,
     /// Value of [`Protocol::news`] when threads were woken last.
     woken_at: u64,
-    /// Whether a thread waits for events that [`Protocol::news`] does not count: the link has sent everything, finished
-    /// members have closed. Then every event wakes the waiting threads.
+    /// Whether a thread waits for events that [`Protocol::news`] does not count: that the link has sent everything, or
+    /// that finished members have closed. If so, every event wakes the waiting threads.
     is_parting: bool,
     /// Durations of recent yields, by which a thread decides whether to yield.
     processor: ProcessorRecord,
     /// Scratch memory of small collectives.
     scratch: Vec<u8>,
-    /// Number of receives that have begun with a poll in vain since something came.
+    /// Number of receives that began with a poll that found nothing, since something arrived last.
     vain_polls: u32,
 }
 
@@ -133,7 +133,7 @@ impl EngineState {
             Action::Frame { to, frame } => link.send(to, &frame, Body::Borrowed(&[])),
             Action::Eager { to, frame, body } => {
                 let sent = body.read(|bytes| link.send(to, &frame, Body::Borrowed(bytes)));
-                // The memory is still there: the call that lent it is running, or waits.
+                // The memory is still valid: the call that lent it has not returned.
                 debug_assert!(sent.is_some(), "an eager message has its memory");
             }
             Action::Data { to, frame, body, send } => link.send(to, &frame, Body::Lent { piece: body, send }),
@@ -220,7 +220,7 @@ impl Engine {
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets threads that wait for the state have it first, if there are any.
+    /// Releases the state to the threads that wait for it, if there are any, and then locks it again.
     fn let_in<'a>(&'a self, state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
         if !self.is_wanted() {
             return state;
@@ -229,7 +229,7 @@ impl Engine {
         self.lock_in_turn()
     }
 
-    /// Lets other members of this node run, and other threads have the state.
+    /// Releases the state, yields the processor to other members of this node, and locks the state again.
     fn give_way<'a>(&'a self, state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
         drop(state);
         std::thread::yield_now();
@@ -265,8 +265,8 @@ impl Engine {
         result
     }
 
-    /// Sends a small message at once, without a request; returns false, and sends nothing, if it has to wait for credit
-    /// or for its receiver.
+    /// Sends a small message at once, without a request. Returns `false`, and sends nothing, if the message has to wait
+    /// for credit or for its receiver.
     pub(crate) fn send_now(&self, to: Rank, address: MessageAddress, bytes: &[u8]) -> Result<bool, Error> {
         let mut state = self.lock();
         let length = bytes.len() as u64;
@@ -294,11 +294,11 @@ impl Engine {
         self.change(|protocol| protocol.collective(context, start))
     }
 
-    /// Waits for a request. `is_send`: the request is a send, so messages of other members are accepted early
-    /// meanwhile.
+    /// Waits for a request. If `is_send`, the request is a send: while it waits, messages are accepted before a receive
+    /// asks for them.
     pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<MessageStatus, Error> {
         let result = self.drive_until(is_send, None, |state| state.protocol.take_result(key));
-        // Without a deadline there is a result.
+        // Without a deadline, `drive_until` returns only with a result.
         result.unwrap_or(Err(Error::Finished))
     }
 
@@ -329,7 +329,7 @@ impl Engine {
         let (mut state, found) = self.drive(state, deadline, is_so);
         state.sending -= usize::from(is_send);
         if state.waiting > 0 && !state.is_asleep {
-            // One of the waiting threads takes this one's place.
+            // One of the waiting threads drives the engine from now on.
             self.turn.notify_one();
         }
         found
@@ -414,7 +414,7 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, EngineState> {
         state.link.prepare_sleep();
-        // Takes in what came before others could see that this thread sleeps.
+        // Handles what arrived before other members could see that this thread sleeps.
         if state.poll_all() {
             state.link.end_sleep();
             self.wake_waiting(&mut state);

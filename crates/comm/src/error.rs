@@ -131,7 +131,7 @@ pub enum Error {
         /// Result of the last attempt.
         why: String,
     },
-    /// The members did not come together.
+    /// The members did not meet.
     #[error("communicator `{name}`: {refused}")]
     RendezvousRefused {
         /// Name of the communicator.
@@ -139,7 +139,7 @@ pub enum Error {
         /// Reason from the rendezvous.
         refused: JoinRejection,
     },
-    /// Two members that the rendezvous knows cannot reach each other.
+    /// Two members that have met at the rendezvous cannot reach each other.
     #[error(
         "communicator `{name}`: no connection with rank {rank}, which listens at {address}, within {waited:?}: {why}"
     )]
@@ -216,7 +216,7 @@ pub enum Error {
         during: Activity,
         /// This member.
         rank: Rank,
-        /// First member that reported it, if it belongs to this communicator.
+        /// First member that reported this member as failed, if that member belongs to this communicator.
         reporter: Option<Rank>,
         /// Cause of the failure.
         loss: Loss,

@@ -14,15 +14,15 @@
 //!   into the memory of the receiver that asks for them. The memory for messages that have arrived before a receive is
 //!   bounded.
 //! * An operation of all members is a collective. There are blocking calls on slices of [`Element`]s
-//!   ([`Communicator::allreduce`] and others), non-blocking ones ([`Communicator::iallreduce`] and others), and one
+//!   ([`Communicator::allreduce`] and others), non-blocking calls ([`Communicator::iallreduce`] and others), and one
 //!   call on bytes for all collectives ([`Communicator::collective`]).
 //! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
-//!   After a failure, [`Communicator::shrink`] makes one of the remaining members, and [`Communicator::grow`] makes
-//!   one with newcomers.
+//!   After a failure, [`Communicator::shrink`] makes a communicator of the remaining members.
+//!   [`Communicator::grow`] makes a communicator with newcomers.
 //! * What each rank does in a collective is a [`Schedule`], which [`hotlease_collectives`] plans and the engine runs. All
 //!   names of that crate are here, too: [`Algorithm`], [`Table`], [`cost`], [`model`] and others.
-//! * If a member fails or stops responding, every operation of other members that involves it ends in a bounded time,
-//!   with the cause.
+//! * If a member fails or stops responding, every operation of other members that needs this member ends in a bounded
+//!   time, with the cause.
 //!
 //! ```
 //! use hotlease_comm::{Communicator, Options, Pattern, Secret, rendezvous};

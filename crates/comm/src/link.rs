@@ -1,8 +1,8 @@
-//! Links: how frames get to other members. The names here are for crates that provide links ([`StoreOpener`]); they
-//! change with the protocol.
+//! Links: how frames get to other members. The public items here are for crates that provide links ([`StoreOpener`]);
+//! these items change with the protocol.
 //!
-//! A link moves frames and bodies and knows nothing of messages. The waiting thread polls it under the engine's lock;
-//! without the lock it sleeps on the link's [`Sleeper`].
+//! A link moves frames and bodies; messages are the protocol's concern. The waiting thread polls the link under the
+//! engine's lock, and sleeps on the link's [`Sleeper`] without the lock.
 
 pub(crate) mod cipher;
 pub(crate) mod mesh;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub enum Body<'a> {
     /// Nothing, or bytes that the caller may reuse when the call returns.
     Borrowed(&'a [u8]),
-    /// Memory that stays until [`Link::take_sent`] or [`Link::take_unsendable`] returns this number.
+    /// Memory that stays valid until [`Link::take_sent`] or [`Link::take_unsendable`] returns the number `send`.
     Lent {
         /// The memory.
         piece: Piece,
@@ -41,14 +41,15 @@ const NO_STORE: &str = "this link goes through no store";
 
 /// Receiver of the frames and objects that arrive over a link.
 pub trait Sink {
-    /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
+    /// Takes a frame; returns the memory for its body, or `None` if there is no body or it is discarded. Fails if the
+    /// member was not allowed to send this frame.
     fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss>;
-    /// Decides whether the link holds a frame back until the next poll, because a thread is about to say where its body
-    /// goes. Called for frames whose body has not come completely.
+    /// Returns whether the link holds a frame back until the next poll, because a thread is about to provide memory for
+    /// its body. Called for frames whose body has not arrived completely.
     fn hold(&mut self, _from: Rank, _frame: &MemberFrame) -> bool {
         false
     }
-    /// Notes that the body of this member's last frame has come.
+    /// Notes that the body of this member's last frame has arrived.
     fn body(&mut self, from: Rank, bytes: u64);
     /// Takes a frame with its body. `copy` copies the body to memory of its length, if the sink calls it.
     fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
@@ -58,15 +59,18 @@ pub trait Sink {
         self.body(from, frame.body_bytes());
         Ok(())
     }
-    /// Whether the thread that polls has what it waits for: then the link leaves what follows for the next poll.
+    /// Whether the polling thread has received what it waits for. If so, the link leaves later frames for the next
+    /// poll.
     fn is_satisfied(&self) -> bool {
         false
     }
-    /// Takes an object that was asked for ([`StoreOrder::Get`]), with the part of its body that travels with its head.
+    /// Takes an object that was asked for ([`StoreOrder::Get`]), with the part of its body that is stored with its
+    /// head.
     fn object(&mut self, _get: Key, _head: ObjectHead, _first: Vec<u8>) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// Notes that the rest of an object ([`StoreOrder::Rest`]) was read; it was not written if its memory was taken back.
+    /// Notes that the rest of an object ([`StoreOrder::Rest`]) was read. `is_written` is `false` if the rest was not
+    /// written to its memory, because the memory was taken back.
     fn rest_read(&mut self, _get: Key, _is_written: bool) {
         debug_assert!(false, "{NO_STORE}");
     }
@@ -74,8 +78,8 @@ pub trait Sink {
     fn member_finished(&mut self, _from: Rank, _parting: FinalCounts) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// Notes that a member has left a communicator, how many messages it has sent there to this one, and how many
-    /// collectives it has done there.
+    /// Notes that a member has left a communicator, with the number of messages that it has sent there to this member,
+    /// and the number of collectives that it has done there.
     fn member_left(&mut self, _from: Rank, _context: u64, _sent: u64, _done: u32) {
         debug_assert!(false, "{NO_STORE}");
     }
@@ -85,13 +89,14 @@ pub trait Sink {
 pub trait Link: Send {
     /// Sends a frame, or as much of it as can be sent now. Frames between two members keep their order.
     fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>);
-    /// Takes in what has come and sends what can be sent. Returns whether there was anything.
+    /// Handles what has arrived, and sends what can be sent. Returns whether anything was handled or sent.
     fn poll(&mut self, sink: &mut dyn Sink) -> bool;
     /// Polls also the sources that [`poll`](Self::poll) checks only now and then.
     fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
         self.poll(sink)
     }
-    /// Prepares for the sleep of a thread: what comes from now on wakes it. What came before must be polled once more.
+    /// Prepares for the sleep of a thread: from now on, arrivals wake it. The caller must poll once more for what has
+    /// arrived before.
     fn prepare_sleep(&mut self) {}
     /// Ends the state that [`prepare_sleep`](Self::prepare_sleep) began.
     fn end_sleep(&mut self) {}
@@ -106,21 +111,22 @@ pub trait Link: Send {
     fn close(&mut self, rank: Rank);
     /// Whether anything waits to be sent.
     fn is_sending(&self) -> bool;
-    /// Whether anything has come from a member, and whether anything was sent to it, since the last call.
+    /// Returns whether anything has arrived from a member, and whether anything was sent to this member, since the last
+    /// call.
     fn take_activity(&mut self, rank: Rank) -> (bool, bool);
     /// Gives an order to a link through a store.
     fn store(&mut self, _order: StoreOrder) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// Begins what earlier calls have only noted; called when all orders for now are given.
+    /// Begins the requests that earlier calls have only noted; called after the last of several orders.
     fn begin_requests(&mut self) {}
-    /// Returns once why no member can be reached over this link any more.
+    /// Returns, once, the reason why no member can be reached over this link any more.
     fn take_severance(&mut self) -> Option<Arc<str>> {
         None
     }
-    /// Ends the link: removes what it keeps anywhere, until the deadline.
+    /// Ends the link: removes what it has stored outside this process. Stops at the deadline.
     fn end(&mut self, _deadline: Instant) {}
-    /// A member that is connected but cannot be sent messages yet.
+    /// Returns a member that is connected, but with which messages cannot be exchanged yet.
     fn unopened_member(&self) -> Option<Rank> {
         None
     }
@@ -130,8 +136,8 @@ pub trait Link: Send {
 
 /// Sleeps until something happens on a link.
 pub trait Sleeper: Send + Sync {
-    /// Sleeps until something may have come, something may be sent again, [`wake`](Self::wake) is called, or this much
-    /// time has passed.
+    /// Sleeps until something may have arrived, something may be sent again, [`wake`](Self::wake) is called, or the
+    /// time `at_most` has passed.
     fn sleep(&self, at_most: Option<Duration>);
     /// Ends the current sleep, or else the next one.
     fn wake(&self);

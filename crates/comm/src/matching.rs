@@ -1,8 +1,8 @@
 //! Matching of the posted receives and the unexpected messages of one communicator.
 //!
 //! A message goes to the first posted receive that it matches; a receive takes the first message that it matches.
-//! Between two ranks messages keep their order, and a receive from any rank takes the message that came first. A pure
-//! state machine over what is kept of a message (`M`) and of a receive (`P`).
+//! Between two ranks messages keep their order, and a receive from any rank takes the message that arrived first. The
+//! matching is a pure state machine; `M` is the caller's record of a message, and `P` its record of a receive.
 
 use hotlease_collectives::Rank;
 use std::collections::VecDeque;
@@ -45,12 +45,12 @@ impl Pattern {
 pub struct MessageEnvelope {
     /// Rank of the sender.
     pub source: Rank,
-    /// Tag that the sender gave it.
+    /// Tag of the message.
     pub tag: u32,
 }
 
 struct UnexpectedMessage<M> {
-    /// Number among all messages of the communicator: shows a receive from any rank which message came first.
+    /// Number among all messages of the communicator: a receive from any rank takes the message with the lowest number.
     number: u64,
     tag: u32,
     message: M,
@@ -63,7 +63,7 @@ pub struct Matching<P, M> {
     kept: Vec<VecDeque<UnexpectedMessage<M>>>,
     arrivals: u64,
     posted_max: usize,
-    /// Number of receives that wait for each rank, and for any.
+    /// Number of receives that wait for each rank, and number of receives that wait for any rank.
     waiting: (Vec<usize>, usize),
 }
 
@@ -80,7 +80,8 @@ impl<P, M> Matching<P, M> {
         }
     }
 
-    /// Takes out the receive that a message is for. If there is none, [`keep`](Self::keep) the message.
+    /// Removes and returns the receive that a message is for. If the result is `None`, [`keep`](Self::keep) the
+    /// message.
     pub fn arrive(&mut self, envelope: MessageEnvelope) -> Option<P> {
         let place = self.posted.iter().position(|(pattern, _)| pattern.is_match(envelope))?;
         let (pattern, posted) = self.posted.remove(place)?;
@@ -93,7 +94,7 @@ impl<P, M> Matching<P, M> {
         self.posted.iter().any(|(pattern, _)| pattern.is_match(envelope))
     }
 
-    /// Keeps a message for which there is no receive, behind all others.
+    /// Keeps a message for which there is no receive, after all messages that are kept already.
     pub fn keep(&mut self, envelope: MessageEnvelope, message: M) {
         let source = envelope.source as usize;
         if self.kept.len() <= source {
@@ -114,7 +115,7 @@ impl<P, M> Matching<P, M> {
         Some((MessageEnvelope { source, tag: kept.tag }, &kept.message))
     }
 
-    /// Takes out the first message that a receive would take.
+    /// Removes and returns the first message that a receive would take.
     pub fn take(&mut self, pattern: Pattern) -> Option<(MessageEnvelope, M)> {
         let (source, place) = self.place(pattern)?;
         let kept = self.kept[source as usize].remove(place)?;
@@ -134,10 +135,10 @@ impl<P, M> Matching<P, M> {
         found.map(|(_, source, place)| (source, place))
     }
 
-    /// Posts a receive for a message that is not there yet.
+    /// Posts a receive for a message that has not arrived yet.
     ///
     /// # Errors
-    /// Gives the receive back if the largest number of receives wait already.
+    /// Returns the receive if the maximum number of receives wait already.
     pub fn post(&mut self, pattern: Pattern, posted: P) -> Result<(), P> {
         if self.posted.len() >= self.posted_max {
             return Err(posted);
@@ -166,9 +167,9 @@ impl<P, M> Matching<P, M> {
         of_rank.get(source as usize).copied().unwrap_or(0) + of_any
     }
 
-    /// Takes out the posted receives for which this is true, in their order.
+    /// Removes and returns the posted receives for which `is_meant` is true, in their order.
     pub fn withdraw(&mut self, mut is_meant: impl FnMut(&Pattern, &P) -> bool) -> Vec<(Pattern, P)> {
-        // Most of the time there is none, and nothing has to be moved.
+        // Most of the time there is no such receive, and nothing has to be moved.
         if !self.posted.iter().any(|(pattern, posted)| is_meant(pattern, posted)) {
             return Vec::new();
         }
@@ -182,14 +183,14 @@ impl<P, M> Matching<P, M> {
         meant
     }
 
-    /// Forgets messages of a rank, except those for which this is true.
+    /// Drops the messages of a rank for which `is_kept` is false.
     pub fn retain(&mut self, source: Rank, mut is_kept: impl FnMut(&M) -> bool) {
         if let Some(of_source) = self.kept.get_mut(source as usize) {
             of_source.retain(|kept| is_kept(&kept.message));
         }
     }
 
-    /// Takes out all messages that no receive has asked for.
+    /// Removes and returns all messages that no receive has asked for.
     pub fn drain(&mut self) -> Vec<(Rank, M)> {
         let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
         let kept = kept.flat_map(|(source, of_source)| {
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(matching.take(Pattern::ANY), None);
     }
 
-    /// Matching as plain as can be: two lists, searched from their beginnings.
+    /// The simplest matching: two lists, searched from their beginnings.
     #[derive(Default)]
     struct Plain {
         posted: Vec<(Pattern, u32)>,

@@ -44,7 +44,7 @@ impl fmt::Debug for dyn Elements {
     }
 }
 
-/// Locks the memory, also after a thread that held the lock has panicked: that does not change who owns the memory.
+/// Locks the memory, even if a thread that held the lock has panicked: a panic does not change who owns the memory.
 fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -74,7 +74,7 @@ impl TransferMemory {
         }
     }
 
-    /// Whether both are the same memory, so that only one of them can be locked at a time.
+    /// Whether both refer to the same memory, which can be locked only once at a time.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Lent(one), Self::Lent(other)) => one.is_same(other),
@@ -141,9 +141,9 @@ impl Piece {
         self.length
     }
 
-    /// Prepares this piece for a message of this length: memory of kind [`TransferMemory::AnyLength`] is reserved now. It
-    /// is not touched before its bytes arrive. The kernel takes seconds to hand out gigabytes, and the caller holds the
-    /// engine's lock, without which this member cannot report that it is alive.
+    /// Prepares this piece for a message of this length: memory of kind [`TransferMemory::AnyLength`] is reserved now,
+    /// but not touched before its bytes arrive. Touching would make the kernel provide gigabytes, which takes seconds.
+    /// The caller holds the engine's lock for that time, so this member could not report that it is alive.
     pub(crate) fn fit(&mut self, length: u64) -> Result<(), Error> {
         let TransferMemory::AnyLength(bytes) = &self.memory else {
             return Ok(());
@@ -203,7 +203,7 @@ impl Piece {
         }
     }
 
-    /// Copies this piece to the beginning of another one; `None` if the memory of one of them was taken back.
+    /// Copies this piece to the beginning of another piece. Returns `None` if the memory of one of them was taken back.
     pub(crate) fn copy_to(&self, into: &Self) -> Option<()> {
         if self.memory.is_same(&into.memory) {
             let copied = self.read(<[u8]>::to_vec)?;

@@ -28,28 +28,27 @@ pub struct Options {
     pub name: String,
     /// Number of members, 1 to 2048.
     pub size: Rank,
-    /// Rank of this member (default: one that is free when all members have come).
+    /// Rank of this member (default: a rank that is free when all members have arrived).
     pub rank: Option<Rank>,
     /// Address of the rendezvous, as `host:port`.
     pub rendezvous: String,
-    /// Secret that all members and the rendezvous know.
+    /// Secret that all members and the rendezvous have.
     pub secret: Secret,
     /// Maximum time until every member is connected (default: 30 s).
     pub join_timeout: Duration,
-    /// Maximum time until the failure of a member is known to all others (default: 2 s).
+    /// Maximum time until all other members have noticed the failure of a member (default: 2 s).
     pub failure_bound: Duration,
     /// Time that a waiting member polls before it sleeps (default: 20 us; zero: it sleeps at once). If a node has more
     /// members than processors, this time is multiplied by the number of members that share a processor, and a member
-    /// yields the processor between two polls (`sched_yield`). That holds as long as a yield takes microseconds: where
-    /// another program computes beside the members, they sleep at once, as does a member that is preempted on a processor
-    /// of its own. A member that waits longer than this needs no
-    /// processor.
+    /// yields the processor between two polls (`sched_yield`). It polls only as long as a yield takes microseconds: if
+    /// another program computes beside the members, they sleep at once. A member that is preempted on a processor of
+    /// its own also sleeps at once. A sleeping member needs no processor.
     pub spin: Duration,
     /// Length of the longest message that is sent without asking the receiver, if the receiver has received enough of
     /// the earlier ones; bytes, at most 262144 (default: 262144).
     pub eager_bytes: u64,
-    /// Memory for large messages that arrive while this member waits in a send, so that two members that both send
-    /// first can both go on; bytes (default: 256 MiB). A message that does not fit waits for its receive.
+    /// Memory for large messages that arrive while this member waits in a send, bytes (default: 256 MiB). Because of
+    /// it, two members that first send to each other can both go on. A message that does not fit waits for its receive.
     pub early_bytes: u64,
     /// Maximum time that finishing waits for other members to read what this member has sent (default: 30 s).
     pub linger: Duration,
@@ -59,7 +58,7 @@ pub struct Options {
     /// Link of the members, the same at all members (default: the link that `HOTLEASE_COMM_LINK` names, else direct:
     /// memory inside a node, TCP between nodes).
     pub link: LinkChoice,
-    /// Address at which other members reach this one (default: the address from which it reached the rendezvous).
+    /// Address at which other members reach this member (default: the address from which it reached the rendezvous).
     pub address: Option<IpAddr>,
     /// Whether to join an existing communicator whose members call [`Communicator::grow`](crate::Communicator::grow).
     /// `size` is then the new size, and `rank` must be `None`: members keep their ranks (default: no).

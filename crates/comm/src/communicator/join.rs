@@ -236,7 +236,7 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
         deadline: times.deadline,
     };
     let connected = connect(&plan, met.port)?;
-    // The connection was kept open until now, so that a NAT kept the address that it gave to the port.
+    // The connection was open until now, so that a NAT retained the address that it had assigned to the port.
     drop(met.stream);
     make_links(home, met.rank, connected, messenger)
 }

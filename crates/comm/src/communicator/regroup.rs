@@ -1,9 +1,9 @@
 //! Communicators without the members that have failed, and with members that join later.
 //!
-//! Members that do not know which others are alive cannot agree on the members of a communicator by messages. So the
-//! rendezvous decides: all remaining members meet there again, and the group that it forms is the new communicator, over
-//! new connections. A member that fails after that is a failed member of the new communicator, and the others learn it
-//! in the usual way.
+//! Without knowing which members are alive, members cannot agree by messages on the members of a new communicator. So
+//! the rendezvous decides: all remaining members meet there again, and the group that the rendezvous forms is the new
+//! communicator, over new connections. A member that fails after that is a failed member of the new communicator, and
+//! is reported to the others in the usual way.
 
 use super::Communicator;
 use crate::error::{Activity, Error};
@@ -18,16 +18,16 @@ use std::time::Instant;
 
 impl Communicator {
     /// Makes a communicator of the remaining members, in the order of their ranks, over new connections. All remaining
-    /// members must call it, including those that have not had an error. They wait for each other, but not for members
-    /// that one of them knows to be lost or gone, and no longer than `join_timeout`: a member that has not come by
-    /// then is left out.
+    /// members must call this, also members that have had no error. The calls wait for each other, but not for a member
+    /// that one of the callers reports as lost or gone. They wait for `join_timeout` at most: a member that has not
+    /// arrived by then is left out.
     ///
     /// Works in any state of this communicator, and leaves it unchanged. Needs the rendezvous.
     ///
     /// # Errors
-    /// [`Error::Outcast`] if the others consider this member failed; [`Error::RendezvousRefused`] if they have met without
-    /// it; [`Error::NoRendezvous`] and [`Error::Rejection`]; [`Error::Store`] if the store that members communicate
-    /// through cannot be used any more: join again.
+    /// [`Error::Outcast`] if the others consider this member failed; [`Error::RendezvousRefused`] if the others have
+    /// met without this member; [`Error::NoRendezvous`] and [`Error::Rejection`]; [`Error::Store`] if the store that
+    /// members communicate through cannot be used any more: join again.
     pub fn shrink(&self) -> Result<Self, Error> {
         let began = Instant::now();
         self.check_not_outcast()?;
@@ -54,7 +54,7 @@ impl Communicator {
             meeting: &meeting,
         };
         let met = client::meet(&errand, began)?;
-        // The number does not rise earlier: a member that tries again after an error must come to the same meeting.
+        // The number is raised only now: a member that tries again after an error must ask for the same meeting.
         self.rests.store(number.wrapping_add(1), Ordering::Release);
         let choice = options.choose_link(met.members.len() as Rank)?;
         Self::assemble((&options, choice), Arc::clone(&self.member.table), met, began, true)
@@ -66,7 +66,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] if some members are gone: call [`shrink`](Self::shrink) first.
-    /// [`Error::RendezvousRefused`] with the ranks that have not come within `join_timeout`; this communicator is then
+    /// [`Error::RendezvousRefused`] with the ranks that have not arrived within `join_timeout`; this communicator is
+    /// then
     /// unchanged. [`Error::Options`] if the size is too large; [`Error::NoRendezvous`] and [`Error::Rejection`].
     pub fn grow(&self, joining: Rank) -> Result<Self, Error> {
         let began = Instant::now();
@@ -74,7 +75,7 @@ impl Communicator {
         if let Some(rank) = self.missing().first() {
             let outer = self.group.rank_on_connections(*rank)?;
             let gone = self.group.engine.lock().protocol.departure(outer, Activity::Meeting);
-            // The member has left this communicator only.
+            // Used if the member has left only this communicator, and not its connections.
             let left = Error::MemberLeft {
                 during: Activity::Meeting,
                 rank: *rank,
@@ -103,7 +104,7 @@ impl Communicator {
         Self::assemble((&options, choice), Arc::clone(&self.member.table), met, began, true)
     }
 
-    /// Refuses if the others consider this member failed: they would not meet with it.
+    /// Returns an error if the others consider this member failed: they would not meet with this member.
     fn check_not_outcast(&self) -> Result<(), Error> {
         let own = self.group.rank_on_connections(self.rank())?;
         let gone = self.group.engine.lock().protocol.departure(own, Activity::Meeting);

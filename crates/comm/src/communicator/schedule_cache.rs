@@ -146,7 +146,7 @@ mod tests {
                 collective: call.collective.with_operator(&ordered),
                 ..call
             },
-            // Bytes decide on the algorithm.
+            // The algorithm depends on the number of bytes.
             CollectiveCall {
                 datatype: Datatype::U32,
                 ..call

@@ -1,4 +1,4 @@
-//! Communicators of some members of another one, over the same connections.
+//! Communicators of some members of an existing communicator, over the same connections.
 //!
 //! Members exchange their choices in one allgather of the communicator that is split. From the result, each member
 //! computes which members belong together and the number of the new communicator on the connections ([`context_number`]).
@@ -16,15 +16,15 @@ use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
 impl Communicator {
-    /// Makes one communicator for each color, of the members that give it. Ranks follow the order of the keys; members
-    /// with equal keys keep the order of their ranks. A member without a color gets no communicator. All members must
-    /// call it.
+    /// Makes one communicator for each color, of the members that pass this color. Ranks follow the order of the keys;
+    /// members with equal keys keep the order of their ranks. A member without a color gets no communicator. All
+    /// members must call this.
     ///
-    /// Each member can drop the new communicator at any time; a member that still uses it is told that this member has
-    /// left it.
+    /// Each member can drop the new communicator at any time; members that still use it are told that this member has
+    /// left.
     ///
     /// # Errors
-    /// Errors of a collective; [`Error::TooManyCommunicators`] at all members if one has reached its maximum.
+    /// Errors of a collective; [`Error::TooManyCommunicators`] at all members if one of them has reached its maximum.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
         let site = CallSite::rust(Location::caller()).named("split");
@@ -36,8 +36,8 @@ impl Communicator {
         made
     }
 
-    /// Makes a communicator of the same members with the same ranks. Messages sent in one are not received in the
-    /// other. All members must call it.
+    /// Makes a communicator of the same members with the same ranks. Messages sent in one of the two communicators are
+    /// not received in the other. All members must call this.
     ///
     /// # Errors
     /// Errors of [`split`](Self::split).
@@ -48,9 +48,9 @@ impl Communicator {
         made.ok_or(Error::Finished)
     }
 
-    /// Makes a communicator of these members, in this order; this one must be among them. Only these members call it,
-    /// with equal arguments. If they call it several times for one group and `tag`, all of them call it equally often
-    /// and in the same order. Nothing is sent.
+    /// Makes a communicator of the members `ranks`, in this order; this member must be among them. Only these members
+    /// call this, with equal arguments. If they make several calls for one group and `tag`, all of them must make
+    /// equally many, in the same order. Nothing is sent.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::Options`] if a rank is named twice, or this member is not named;
@@ -141,14 +141,14 @@ impl Communicator {
         let outer = |(_, rank): &(i64, Rank)| self.group.rank_on_connections(*rank);
         let members: Arc<[Rank]> = ranks.iter().map(outer).collect::<Result<_, _>>()?;
         let context = context_number(self.group.context, collective, color);
-        // A member that gives a color has a place among those that do.
+        // This member has passed a color, so it is among the members with that color.
         place.map(|place| self.opened(context, place, members)).transpose()
     }
 }
 
 /// Number of a new communicator. It does not depend on any other choice that members make meanwhile, so members of
 /// several communicators may split them in any order, and at the same time. It has 63 bits: among a few thousand
-/// existing communicators, two get the same number in one of 10¹² programs, and that is detected.
+/// existing communicators, two get the same number in one of 10¹² programs, and equal numbers are detected.
 fn context_number(parent: u64, collective: u32, color: u32) -> u64 {
     let (parent, collective, color) = (parent.to_le_bytes(), collective.to_le_bytes(), color.to_le_bytes());
     number_of(&[b"hotlease communicator", &parent, &collective, &color])
@@ -162,7 +162,7 @@ fn number_of(parts: &[&[u8]]) -> u64 {
     }
     let mut number = [0; 8];
     digest.finalize_xof().fill(&mut number);
-    // The top bit is set, so the number is never that of the first communicator.
+    // The top bit is set, so the number never equals `WORLD`, the number of the first communicator.
     u64::from_le_bytes(number) | 1 << 63
 }
 

@@ -1,5 +1,5 @@
-//! Direct transfers: the calling thread takes small messages that come soon straight into the caller's memory, which is
-//! not lent to the protocol for that. What does not come soon, or is not small, is left to the protocol.
+//! Direct transfers: the calling thread copies small messages that arrive soon straight into the caller's memory,
+//! without lending this memory to the protocol. Messages that arrive later or are not small are left to the protocol.
 //!
 //! This more than halves the time that a message of a few bytes, or a collective of such messages, takes within a node.
 
@@ -12,28 +12,28 @@ use super::patience::{IdleAction, IdlePolls};
 use super::{Engine, EngineState};
 use std::sync::MutexGuard;
 
-/// State of a direct transfer after a look at what has come.
+/// State of a direct transfer after a check of what has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DirectState {
-    /// More is to come.
+    /// Some messages have not arrived.
     Waiting,
-    /// Everything has come.
+    /// All messages have arrived.
     Complete,
     /// The protocol has to do the rest.
     LeftToProtocol,
 }
 
-/// Messages that a thread takes while it polls.
+/// Messages that a thread receives directly while it polls.
 trait DirectTransfer {
-    /// Takes what the protocol has kept, and looks whether the rest can still be taken directly. Called first, and
-    /// again whenever frames or other threads may have changed the protocol.
+    /// Takes messages that the protocol has kept, and checks whether the rest can still be received directly. Called
+    /// first, and again whenever frames or other threads may have changed the protocol.
     fn check(&mut self, state: &mut EngineState) -> DirectState;
-    /// Polls the link with a sink that takes what comes; returns also whether anything has come.
+    /// Polls the link with a sink that takes arriving messages. Also returns whether anything has arrived.
     fn poll(&mut self, state: &mut EngineState) -> (bool, DirectState);
 }
 
 impl Engine {
-    /// Polls until a direct transfer is complete, or is left to the protocol: at the latest when the thread would sleep.
+    /// Polls until a direct transfer is complete or is left to the protocol, at the latest when the thread would sleep.
     fn poll_directly<'a>(
         &'a self,
         mut state: MutexGuard<'a, EngineState>,
@@ -44,7 +44,8 @@ impl Engine {
         loop {
             if has_changed {
                 let checked = transfer.check(&mut state);
-                // Kept messages that were taken may have given credit back, without which the rest would not come.
+                // Taking kept messages may have freed credit. It is returned at once, because without credit the
+                // senders might not send the rest.
                 if state.protocol.has_actions() {
                     state.flush();
                     self.wake_waiting(&mut state);
@@ -81,9 +82,9 @@ impl Engine {
         }
     }
 
-    /// Releases the state after a direct transfer; one of the waiting threads takes this one's place.
+    /// Releases the state after a direct transfer; one of the waiting threads, if any, drives the engine from now on.
     fn end_direct(&self, mut state: MutexGuard<'_, EngineState>) {
-        // Of a receive that was checked and not polled for (`receive_arrived`).
+        // Orders of a receive that was checked without a poll (`receive_arrived`).
         if state.protocol.has_actions() {
             state.flush();
             self.wake_waiting(&mut state);

@@ -1,6 +1,6 @@
-//! Keeper: a thread that polls a few times in each failure bound, also while the program computes. It says that this
-//! member is alive, notices members that are not, and takes in what has come, so that no other member has to wait for
-//! this one's next call.
+//! Keeper: a thread that polls a few times in each failure bound, also while the program computes. It tells the other
+//! members that this member is alive, detects members that have failed, and handles what has arrived. So no other
+//! member has to wait for this member's next call.
 
 use super::Engine;
 use super::pulse::{BEATS, Pulse};
@@ -20,7 +20,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread. Until `joined_by` other members may still be connecting, and say nothing.
+    /// Starts the thread. Until `joined_by` other members may still be connecting, and may be silent.
     pub(crate) fn start(
         engine: Arc<Engine>,
         me: Rank,
@@ -52,7 +52,7 @@ impl Drop for Keeper {
 fn keep(engine: &Engine, (me, size): (Rank, Rank), beat: Duration, joined_by: Instant, stop: &(Mutex<bool>, Condvar)) {
     let others = || (0..size).filter(|rank| *rank != me);
     let mut pulse = Pulse::new(size as usize);
-    // From here on this member can be heard.
+    // Tells the other members that this member is connected and alive.
     let mut state = engine.lock();
     for rank in others() {
         state.link.send(rank, &MemberFrame::Alive, Body::Borrowed(&[]));
@@ -68,7 +68,7 @@ fn keep(engine: &Engine, (me, size): (Rank, Rank), beat: Duration, joined_by: In
         }
         let now = Instant::now();
         let mut state = engine.lock();
-        // What has come from each member is looked at before the member is judged.
+        // Reads what has arrived from each member before deciding whether the member was silent.
         state.poll_all();
         if now > next + beat {
             pulse.reset();

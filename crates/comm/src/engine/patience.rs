@@ -1,41 +1,43 @@
 //! Patience of a waiting thread: how long it polls before it sleeps, and whether it yields the processor between two
 //! polls.
 //!
-//! A sleeping thread is woken by a system call, and then needs a processor: several times what a message takes. So each
-//! thread first polls for a while. Where each member has a processor, it does nothing else. Where members share
-//! processors, the member that is waited for could not run meanwhile: there they yield the processor to each other by
-//! `sched_yield`, and no thread has to be woken as long as messages come.
+//! To wake a sleeping thread takes a system call and then a processor: several times the time of a message. So each
+//! thread first polls for a while. If each member has a processor, the thread only polls. If members share processors,
+//! polling would keep the awaited member from running. So such members yield the processor to each other by
+//! `sched_yield`, and no thread has to be woken as long as messages arrive.
 //!
-//! Yielding is good among members only. If another process wants the processor to compute, Linux gives it a whole time
-//! slice: milliseconds, while a message that wakes its receiver takes some 20 us. A thread cannot know before a yield
-//! which of the two will get the processor, but it can see afterwards how long the yield took ([`ProcessorRecord`]). Where
-//! a thread keeps its processor, it sees preemptions in the same way ([`hotlease_fabric::contention`]).
+//! Yielding helps only among members. If another process wants the processor to compute, Linux gives this process a
+//! whole time slice: milliseconds, while a message that wakes its receiver takes some 20 us. Before a yield, a thread
+//! cannot find out whether a member or another process will get the processor. After the yield, its duration shows this
+//! ([`ProcessorRecord`]). A thread that does not yield detects preemptions in the same way
+//! ([`hotlease_fabric::contention`]).
 //!
-//! Where each member has a processor, two may still have come to share one: they wake each other for each message, and the
-//! kernel, which sees only one of them run at a time, leaves them there. So after a preemption, and after a short sleep that
-//! followed polls in vain, a thread moves to its member's own processor ([`OwnProcessor`]); it may be moved away again.
+//! Even if there is a processor for each member, the kernel may have put two members on one. They wake each other for
+//! each message, so only one of them runs at a time, and the kernel leaves them there. So a thread moves to its
+//! member's own processor ([`OwnProcessor`]) after a preemption, and after a short sleep that followed polls without a
+//! result. The kernel may move the thread away again.
 
 use hotlease_fabric::contention::{self, OwnProcessor, PollingWait};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Polls between two looks at the clock, where the processor is kept.
+/// Number of polls between two reads of the clock, in a thread that does not yield.
 const CLOCK_POLLS: u32 = 32;
-/// Shortest duration of a yield that counts as slow. Members that take turns are back much sooner, and other
-/// processes later.
+/// Shortest duration of a yield that counts as slow. A yield among members takes much less, and a yield to another
+/// process takes more.
 const SLOW: Duration = Duration::from_micros(400);
 /// Number of worthwhile yields that outweigh a slow one.
 const WAITS_FOR_SLOW: u32 = 10;
-/// Number of slow yields, with hardly any others between, after which threads stop yielding.
+/// Number of slow yields, with hardly any worthwhile yields between them, after which threads stop yielding.
 const SLOW_MAX: u32 = 8;
-/// First and longest pause without yields, after that many slow ones.
+/// First and longest pause without yields, after [`SLOW_MAX`] slow yields.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two moves of a thread to its member's own processor.
 const MOVE_AGAIN: Duration = Duration::from_millis(20);
-/// The same after a preemption on the own processor: another program wants it.
+/// Shortest time until the next move after a preemption on the own processor, which another program then uses.
 const MOVE_LATER: Duration = Duration::from_secs(1);
-/// Longest sleep after polls in vain that may mean that members share a processor.
+/// Longest sleep, after polls that found nothing, which suggests that members share a processor.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 fn this_thread() -> ThreadId {
@@ -45,17 +47,17 @@ fn this_thread() -> ThreadId {
 /// Patience of a waiting thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EnginePatience {
-    /// Time for which it polls.
+    /// Time for which the thread polls.
     time: Duration,
     /// Whether members share a processor.
     gives_way: bool,
-    /// This member's own processor, if each member has one and there are others.
+    /// This member's own processor, if each member has one and other members are on the node.
     own: Option<OwnProcessor>,
 }
 
 impl EnginePatience {
-    /// Patience for `members` that share a processor, each of which is to have this time for its polls. `own`: this
-    /// member's own processor, if there are other members on the node.
+    /// Patience of a thread if `members` share a processor and each of them is to poll for `time`. `own`: this member's
+    /// own processor, if there are other members on the node.
     pub(crate) fn of(time: Duration, members: u32, own: Option<OwnProcessor>) -> Self {
         Self {
             time: time * members,
@@ -71,14 +73,15 @@ impl EnginePatience {
 
 /// Next action of a thread after a poll that found nothing.
 pub(super) enum IdleAction {
-    /// Polls again. Without `pause`, which takes as long here as a cache line takes from one core to the other.
+    /// Polls again, without the instruction `pause`, which takes as long as a cache line takes from one core to
+    /// another.
     Look,
     /// Lets others run, and polls again.
     GiveWay,
     Sleep,
 }
 
-/// Polls that found nothing, one after the other.
+/// Series of polls that found nothing.
 #[derive(Default)]
 pub(super) struct IdlePolls {
     polls: u32,
@@ -89,7 +92,7 @@ pub(super) struct IdlePolls {
 }
 
 impl IdlePolls {
-    /// Counts one more such poll; returns what to do next.
+    /// Counts one more poll that found nothing; returns what to do next.
     pub(super) fn next(&mut self, patience: &EnginePatience, processor: &mut ProcessorRecord) -> IdleAction {
         if patience.is_none() {
             return IdleAction::Sleep;
@@ -140,15 +143,16 @@ impl IdlePolls {
     }
 }
 
-/// Record of what a member knows of its processor: whether yields have been worth it lately, and when it moved to its own.
+/// Record of how a member has used processors: whether yields were worthwhile lately, and its moves to its own
+/// processor.
 #[derive(Default)]
 pub(super) struct ProcessorRecord {
-    /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
+    /// Number of slow yields, times [`WAITS_FOR_SLOW`], minus the number of worthwhile yields.
     losses: u32,
     paused: Option<(Instant, Duration)>,
     /// Earliest time of the next move to the own processor.
     move_at: Option<Instant>,
-    /// Thread that moves: the first one that had a reason to.
+    /// The only thread that moves: the first thread that had a reason to move.
     mover: Option<ThreadId>,
 }
 
@@ -169,17 +173,17 @@ impl ProcessorRecord {
         is_slow
     }
 
-    /// Notes a sleep of this length after polls in vain. If it was short, the member that has ended it may share this
-    /// one's processor.
+    /// Notes a sleep of this length after polls that found nothing. If it was short, the member that ended the sleep
+    /// may share this member's processor, so the thread moves.
     pub(super) fn note_sleep(&mut self, slept: Duration, patience: &EnginePatience) {
         if slept < SHORT_SLEEP && !patience.is_none() {
             self.occupy_own_processor(patience, MOVE_AGAIN, Instant::now());
         }
     }
 
-    /// Moves the thread to this member's own processor, unless that was tried lately, or other programs want that one, or
-    /// another thread of this member moves there; returns whether it moved. `later`: time until the next try if it could
-    /// not be moved, because it was there already.
+    /// Moves the thread to this member's own processor; returns whether it moved. Does not move it if a move was tried
+    /// lately, if other programs want that processor, or if another thread of this member is the one that moves.
+    /// `later`: time until the next try, if the thread could not be moved because it was there already.
     fn occupy_own_processor(&mut self, patience: &EnginePatience, later: Duration, now: Instant) -> bool {
         let Some(own) = patience.own else { return false };
         if self.move_at.is_some_and(|at| now < at) || *self.mover.get_or_insert_with(this_thread) != this_thread() {
@@ -209,7 +213,7 @@ mod tests {
     const TURN: Duration = Duration::from_micros(5);
     const SLICE: Duration = Duration::from_millis(3);
 
-    /// Yields, `took` each time, until yields are paused; returns how often.
+    /// Notes yields of duration `took` until yields are paused; returns their number.
     fn tries(processor: &mut ProcessorRecord, now: &mut Instant, took: Duration) -> u32 {
         let mut tries = 0;
         while !processor.is_paused(*now) && tries < 10_000 {
@@ -227,7 +231,7 @@ mod tests {
         let (mut processor, mut now) = (ProcessorRecord::default(), Instant::now());
         assert_eq!(tries(&mut processor, &mut now, TURN), 10_000);
         assert_eq!(tries(&mut processor, &mut now, SLICE), SLOW_MAX);
-        // After each pause a yield is tried once; the pauses grow.
+        // After each pause, one yield is tried; the pauses grow.
         let began = now;
         for _ in 0..10 {
             now = processor.paused.expect("it is paused").0;

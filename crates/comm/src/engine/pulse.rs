@@ -1,13 +1,13 @@
-//! Pulse of members: each says something in every beat, and one that was not heard for some beats is dead.
+//! Pulse of members: each member sends something in every beat, and a member that was silent for some beats is dead.
 
 /// Beats without a sound after which a member is taken for dead.
 const SILENT_BEATS_MAX: u32 = 4;
-/// Beats in a failure bound: one more than that, for the beat in which the silence began.
+/// Beats in a failure bound: one more than [`SILENT_BEATS_MAX`], for the beat in which the silence began.
 pub(super) const BEATS: u32 = SILENT_BEATS_MAX + 1;
 
 /// Silent beats of each member.
 pub(super) struct Pulse {
-    /// `None`: the member has said nothing so far, because it is not connected with all others yet.
+    /// `None` until the member has sent something: it is not connected with all others yet.
     silent: Vec<Option<u32>>,
 }
 
@@ -18,8 +18,8 @@ impl Pulse {
         }
     }
 
-    /// Counts a beat of a member; returns whether the member has been silent for too long. Before it was heard for the
-    /// first time it may be silent while members are still joining.
+    /// Counts a beat of a member; returns whether the member has been silent for too long. While members are still
+    /// joining, a member that was never heard may be silent.
     pub(super) fn count_beat(&mut self, member: usize, was_heard: bool, is_joining: bool) -> bool {
         let silent = match self.silent[member] {
             _ if was_heard => 0,
@@ -30,8 +30,8 @@ impl Pulse {
         silent >= SILENT_BEATS_MAX
     }
 
-    /// Resets the counts because this process stood still: it has not read the others' messages meanwhile, so their
-    /// silence proves nothing.
+    /// Resets the counts because this process did not run for a while: it has not read the messages of the other
+    /// members meanwhile, so their silence proves nothing.
     pub(super) fn reset(&mut self) {
         self.silent.iter_mut().flatten().for_each(|silent| *silent = 0);
     }
@@ -67,7 +67,7 @@ mod tests {
         for _ in 0..10 * SILENT_BEATS_MAX {
             assert!(!pulse.count_beat(0, false, true) && !pulse.count_beat(1, false, true));
         }
-        // Rank 0 has come, and is to be heard from then on; rank 1 never comes.
+        // Rank 0 was heard, so its silence counts from now on; rank 1 is never heard.
         assert!(!pulse.count_beat(0, true, true));
         for _ in 1..SILENT_BEATS_MAX {
             assert!(!pulse.count_beat(0, false, true) && !pulse.count_beat(1, false, false));

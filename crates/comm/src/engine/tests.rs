@@ -1,4 +1,4 @@
-//! Tests of a sleeping thread, and of what another thread takes in meanwhile.
+//! Tests of a sleeping thread, and of events that another thread handles meanwhile.
 
 use super::*;
 use crate::protocol::Bounds;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Link on which something waits to be sent until a poll finds that it may go.
+/// Link with unsent data, which a poll sends once `may_send` is set.
 #[derive(Default)]
 struct Clogged {
     may_send: Arc<AtomicBool>,

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   connects                                     listens
-//!     │ ── greeting, first message ────────────────► │  the caller proves here that it has the secret
-//!     │ ◄──────────────── verdict, second message ── │  so does the listening side
+//!     │ ── greeting, first message ────────────────► │  proves that the caller has the secret
+//!     │ ◄──────────────── verdict, second message ── │  proves that the listening side has the secret
 //!     │ ── record ─────────────────────────────────► │  proves that this is no recording of an earlier handshake
 //! ```
 //!
-//! Neither half does I/O: bytes in, bytes out. The longest part of a handshake bounds what a stranger can make the
-//! listening half keep.
+//! Neither half does I/O: bytes in, bytes out. A stranger can make the listening half store no more bytes than the
+//! longest part of a handshake has.
 
 use crate::secret::Secret;
 use hotlease_wire::comm::greeting::{Greeting, KeyId, PART_BYTES_MAX, PREFIX_BYTES, Purpose, VERSION, Verdict};
@@ -36,7 +36,7 @@ pub(crate) struct Cipher {
 }
 
 impl Cipher {
-    /// Appends a record with these bytes: at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
+    /// Appends a record with these bytes, of which there may be at most [`CONTENT_BYTES_MAX`].
     pub(crate) fn seal(&mut self, content: &[u8], into: &mut Vec<u8>) {
         let start = into.len();
         let sealed = content.len() + SEAL_BYTES;
@@ -47,7 +47,8 @@ impl Cipher {
         debug_assert_eq!(written.as_ref().ok(), Some(&sealed));
     }
 
-    /// Decrypts a record, without its length, to the end of `into`; false if the other side did not write it.
+    /// Decrypts a record, without its length, to the end of `into`. Returns `false` if the other side did not write the
+    /// record.
     #[must_use]
     pub(crate) fn open(&mut self, record: &[u8], into: &mut Vec<u8>) -> bool {
         let start = into.len();
@@ -129,8 +130,8 @@ impl Initiator {
         &self.payload
     }
 
-    /// Takes received bytes. When the handshake is done, returns the cipher, with which a record must be sent next, and
-    /// the bytes that came behind the handshake.
+    /// Takes received bytes. When the handshake is done, returns the cipher and the bytes that followed the handshake.
+    /// The caller must then send a record with this cipher.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Cipher, Vec<u8>)>, HandshakeError> {
         self.got.extend_from_slice(bytes);
         let Some(verdict) = self.got.first() else {
@@ -184,7 +185,7 @@ pub(crate) enum ResponderStep {
         cipher: Cipher,
         /// Content of the record.
         content: Vec<u8>,
-        /// Bytes that came behind the record.
+        /// Bytes that followed the record.
         rest: Vec<u8>,
     },
 }
@@ -221,7 +222,7 @@ impl Responder {
         self.key
     }
 
-    /// Takes received bytes. After each [`ResponderStep::Answer`] it is called again, without bytes.
+    /// Takes received bytes. After each [`ResponderStep::Answer`] the caller must call this again, without bytes.
     pub(crate) fn read(&mut self, bytes: &[u8], rules: &AdmissionRules<'_>) -> Result<ResponderStep, HandshakeError> {
         self.got.extend_from_slice(bytes);
         loop {

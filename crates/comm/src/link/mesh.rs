@@ -1,8 +1,8 @@
-//! Set-up of the connections with all other members, at once, on every way that may work.
+//! Set-up of the connections with all other members, at once, by every way that may work.
 //!
-//! The lower rank calls. The higher one listens, and calls too where a NAT or firewall may be between them. The lower
-//! rank chooses one of the connections that result ([`handshake`]). The relay of the rendezvous is the last resort
-//! ([`approach`]).
+//! Of two members, the lower rank calls. The higher rank listens, and also calls if a NAT or firewall may be between
+//! the two. The lower rank chooses one of the resulting connections ([`handshake`]). The relay of the rendezvous is the
+//! last resort ([`approach`]).
 //!
 //! One thread, one loop. A peer that connects to the port, but is no member of this group with the secret, occupies one
 //! of a bounded number of places, for a bounded time.
@@ -29,7 +29,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Number of unidentified connections at a time, besides two for each member.
+/// Maximum number of unidentified connections at a time, in addition to two for each member.
 const UNIDENTIFIED_MAX: usize = 64;
 
 /// Connection with another member.
@@ -37,7 +37,7 @@ pub(crate) struct MemberConnection {
     pub(crate) stream: TcpStream,
     /// Present if frames are encrypted in records.
     pub(crate) cipher: Option<Cipher>,
-    /// Bytes that came behind the handshake.
+    /// Bytes that followed the handshake.
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
     /// Node of the other member.
@@ -56,9 +56,10 @@ pub(crate) struct MeshPlan<'a> {
     /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     pub(crate) is_sealed: bool,
-    /// Digest of what else members talk over ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
+    /// Digest of the link that members use beside connections
+    /// ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
     pub(crate) link: u32,
-    /// Whether a member that cannot be reached in time is missing among the connections, without an error.
+    /// If `true`, a member that cannot be reached in time has no connection in the result; if `false`, it is an error.
     pub(crate) is_partial: bool,
     /// Node of this member.
     pub(crate) home: MemberNode,
@@ -120,7 +121,7 @@ impl<'a> Mesh<'a> {
         };
         let listener = listen().map_err(Error::local("connect with other members"))?;
         self.handle_deadlines();
-        // Connections may wait there already.
+        // Connections may wait at the listener already.
         self.accept(&listener);
         while self.missing > 0 {
             let now = Instant::now();
@@ -182,7 +183,7 @@ impl<'a> Mesh<'a> {
                 return Err(io::Error::other("it is this member's own address"));
             }
             let mut stream = match way {
-                // This member's port has a connection with the rendezvous already.
+                // From another port, because this member's port has a connection with the rendezvous already.
                 Approach::Relay => begin_from_any(attempt.to)?,
                 _ => self.port.call(attempt.to)?,
             };
@@ -203,7 +204,7 @@ impl<'a> Mesh<'a> {
 
     /// Accepts the connections that wait at the port.
     fn accept(&mut self, listener: &TcpListener) {
-        // An error concerns one connection that is gone, or a process that has no descriptor left for it.
+        // An error means that a waiting connection is gone, or that this process has no descriptor left.
         while let Ok((mut stream, _)) = listener.accept() {
             let incoming = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
             if incoming.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
@@ -263,7 +264,7 @@ impl<'a> Mesh<'a> {
             rest,
         } = known;
         let place = &mut self.joined[rank as usize];
-        // If two peers claim this rank, the first one counts: the lower rank chooses once.
+        // If two peers claim this rank, the first one is taken: the lower rank chooses only one connection.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
             return;
         }

@@ -5,7 +5,7 @@
 //! Connections stay open, because they report at once that a process has ended, which many providers do not. Signs of
 //! life also go over libfabric, so a member that libfabric no longer reaches counts as silent.
 //!
-//! A message holds whole frames and pieces of bodies, one behind the other. Bodies are copied at both ends, through
+//! A message contains whole frames and pieces of bodies, one after the other. Bodies are copied at both ends, through
 //! registered memory: a caller may take back its own memory at any time, and a provider cannot be told during a write
 //! to stop using the memory.
 
@@ -34,34 +34,34 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Content of the longest message, bytes: the longest body that travels with its frame fits.
+/// Content of the longest message, bytes: the longest body that is sent with its frame fits.
 const CONTENT_BYTES: usize = MemberFrame::BYTES + EAGER_BYTES_MAX as usize;
 /// Shortest message limit that a member may announce, bytes.
 const MESSAGE_BYTES_MIN: u32 = 512;
-/// Connections carry hardly anything: one poll in this many looks at them.
+/// Number of polls for each poll of the connections, which carry hardly anything.
 const POLLS: u32 = 1000;
 /// Number of polls for messages that a member sent before it ended.
 const LAST_TURNS: u32 = 16;
-/// Time, after a failure of libfabric, for the connection to report that the process has ended, which is then the
-/// cause. A killed process closes the connection only when its last thread has got a processor once more.
+/// Time after a failure of libfabric in which the connection may report that the other process has ended; that is then
+/// the cause. A killed process closes the connection only when its last thread has got a processor once more.
 const CAUSE: Duration = Duration::from_millis(250);
 
 /// State of another member.
 #[derive(Default)]
 struct OfiPeer {
-    /// Whether its address in libfabric is known here.
+    /// Whether this member has the peer's libfabric address.
     is_known: bool,
-    /// Whether it knows this member's address, so that it may be sent messages.
+    /// Whether the peer has this member's libfabric address, so that messages may be sent to the peer.
     is_open: bool,
     inbound: OfiReceiver,
     outbound: OfiSendQueue,
-    /// Whether a message has come from it.
+    /// Whether a message has arrived from the peer.
     was_heard: bool,
     has_come: bool,
     has_gone: bool,
-    /// Set if it has broken the protocol.
+    /// Set if the peer has broken the protocol.
     wrong: Option<Loss>,
-    /// Time since which libfabric does not reach it.
+    /// Time since which libfabric does not reach the peer.
     unreached: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Ofi {
     tcp: Tcp,
     messenger: Messenger,
     peers: Vec<Option<OfiPeer>>,
-    /// Number of members that may not be sent messages yet.
+    /// Number of members to which messages may not be sent yet.
     opening: usize,
     /// Members with a failure whose cause is not decided yet.
     concerned: Vec<Rank>,
@@ -174,7 +174,7 @@ impl Ofi {
         }
         while let Some((rank, loss)) = self.tcp.take_lost() {
             any = true;
-            // Its last messages have arrived, but the first poll may not return them.
+            // The last messages of the member have arrived, but the first poll may not return them.
             (0..LAST_TURNS).all(|_| self.receive(sink));
             self.drop_peer(rank);
             self.lost.push_back((rank, loss));
@@ -182,7 +182,7 @@ impl Ofi {
         any
     }
 
-    /// Handles messages that have come over libfabric.
+    /// Handles messages that have arrived over libfabric.
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
         let (peers, concerned) = (&mut self.peers, &mut self.concerned);
         let any = self.messenger.poll(&mut |rank, content| {
@@ -236,7 +236,7 @@ impl Ofi {
                 bytes
             });
             if let Err(MemoryTakenBack { send }) = filled {
-                // The frame has promised a body: the receiver would misread everything that follows.
+                // The frame has announced a body: without it, the receiver would misread everything that follows.
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
                 return true;
@@ -251,7 +251,7 @@ impl Ofi {
         any
     }
 
-    /// Replaces a sleep by naps while the provider has refused messages, which must be offered to it again.
+    /// Replaces a sleep by naps while the provider has refused messages: they must be offered to the provider again.
     fn retry_in_naps(&self) {
         if self.is_dozing && self.messenger.is_stalled() {
             self.sleeper.nap();

@@ -1,8 +1,8 @@
 //! Port of a member, on which it listens and from which it connects.
 //!
 //! All connections that a member sets up share one local port, including the connection to the rendezvous. So the
-//! address that a NAT gave to that connection is valid for the others. And if this member calls a peer, packets of that
-//! peer pass NATs and firewalls as answers to the call.
+//! address that a NAT assigned to the connection with the rendezvous is valid for all of them. And if this member calls
+//! a peer, NATs and firewalls let the peer's packets pass, as answers to the call.
 
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -57,8 +57,9 @@ fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl SharedPort {
-    /// Shares the local port of a connection. Listens on the local address of that connection only. If other members
-    /// are told another address (`is_told_other`), which may be a gateway's, listens on all addresses of this host.
+    /// Shares the local port of a connection. Listens only on the local address of that connection. But if other
+    /// members are told another address (`is_told_other`), which may be a gateway's, listens on all addresses of this
+    /// host.
     pub(crate) fn shared_with(stream: &std::net::TcpStream, is_told_other: bool) -> io::Result<Self> {
         let mut local = stream.local_addr()?;
         if is_told_other {
@@ -90,7 +91,8 @@ impl SharedPort {
     }
 
     fn socket_to(&self, to: SocketAddr) -> io::Result<Socket> {
-        // The address is left to the system: the rendezvous may be on this host's loopback, and other members not.
+        // The system chooses the local address: the rendezvous may be on this host's loopback, and other members on
+        // other hosts.
         let port = match self.local.is_ipv4() == to.is_ipv4() {
             true => self.local.port(),
             // The port cannot be shared with the other address family, so any port is taken.

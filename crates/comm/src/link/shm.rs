@@ -1,15 +1,16 @@
 //! Link of shared-memory lanes between the members of one node, beside a connection with each other member.
 //!
 //! Each direction between two members changes over to a lane of its own when its first message is sent; no call waits
-//! for that ([`hotlease_wire::comm::frame`]). A direction whose lane cannot be opened stays with TCP. A member opens
-//! the memory of another through `/proc`, where the kernel checks whether one process may look into the other. It
-//! learns the place of the memory over a connection on which both have proved the secret. Connections stay open: they
-//! report that a member is gone, and what the member had written before is read first.
+//! for the change ([`hotlease_wire::comm::frame`]). A direction whose lane cannot be opened stays with TCP. A member
+//! opens the memory of another member through `/proc`, where the kernel checks whether the one process may access the
+//! other. The location of the memory is sent over a connection on which both have proved that they have the secret.
+//! Connections stay open, because they report that a member is gone. Then what the member had written to its lane is
+//! still read, before the member counts as lost.
 //!
-//! A thread sleeps on the connections and on a doorbell, which others ring only if they see that a thread sleeps
-//! ([`prepare_sleep`](Link::prepare_sleep)). Each poll of a thread looks at the lanes. It also looks at the connections
-//! if there are members on other nodes; otherwise connections carry hardly anything, and only one poll in a thousand
-//! looks at them.
+//! A thread sleeps on the connections and on a doorbell, which other members ring only if they see that a thread sleeps
+//! ([`prepare_sleep`](Link::prepare_sleep)). Each poll reads the lanes, and also the connections if there are members
+//! on other nodes. Without members on other nodes, connections carry hardly anything, so only one poll in a thousand
+//! reads them.
 
 mod inbound;
 pub(crate) mod node;
@@ -31,13 +32,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Memory for all lanes that one member writes, bytes, as far as [`LANE_BYTES_MIN`] allows.
+/// Memory for all lanes that one member writes, bytes. It may be more, because a lane has at least [`LANE_BYTES_MIN`].
 const BUDGET_BYTES: usize = 4 << 20;
 const LANE_BYTES: usize = 256 * 1024;
-/// Connections within a node carry hardly anything: one poll in this many looks at them.
+/// Number of polls for each poll of the connections, which carry hardly anything within a node.
 const POLLS: u32 = 1000;
 
-/// Path of what this member sends to another one.
+/// Path of frames from this member to another member.
 enum OutPath {
     /// TCP, so far.
     Tcp,
@@ -48,7 +49,7 @@ enum OutPath {
     TcpOnly,
 }
 
-/// Path of what another member sends to this one.
+/// Path of frames from another member to this member.
 enum InPath {
     /// TCP, so far.
     Tcp,
@@ -79,7 +80,7 @@ pub(crate) struct Shm {
     /// Number of members that may send over TCP at any time.
     far: usize,
     lane_bytes: usize,
-    /// Polls left until connections are looked at again.
+    /// Polls left until connections are polled again.
     polls: u32,
     /// Frames about lanes that members of this node have sent.
     words: Vec<(Rank, MemberFrame)>,
@@ -148,7 +149,7 @@ impl Shm {
     fn handle_stop(&mut self, rank: Rank, stop: LaneStop) {
         match stop {
             LaneStop::Broken => self.lose(rank, Loss::Protocol),
-            // The frame has promised a body: the receiver would misread everything that follows.
+            // The frame has announced a body: without it, the receiver would misread everything that follows.
             LaneStop::NoMemory { send } => {
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
@@ -171,7 +172,7 @@ impl Shm {
         }
     }
 
-    /// Offers a lane to a member, behind the first message to it.
+    /// Offers a lane to a member, after the first message to this member.
     fn offer(&mut self, rank: Rank) {
         let (bell, bytes) = (self.frame_bell(), self.lane_bytes);
         let writer = LaneWriter::create(bytes, bell.key);
@@ -229,8 +230,8 @@ impl Shm {
                         near.out = OutPath::Lane(LaneSendQueue::new(writer));
                         self.tcp.send(rank, &MemberFrame::Switch, Body::Borrowed(&[]));
                     }
-                    // That member can open this member's memory, but not the other way round: this direction stays with
-                    // TCP.
+                    // That member can open this member's memory, but this member cannot open that member's doorbell. So
+                    // this direction stays with TCP.
                     OutPath::LaneOffered(_) => {}
                     _ => return Err(Loss::Protocol),
                 }
@@ -248,7 +249,7 @@ impl Shm {
         Ok(())
     }
 
-    /// Takes in what is in a lane.
+    /// Reads the frames and bodies in a lane.
     fn read_lane(&mut self, place: usize, sink: &mut dyn Sink) -> bool {
         let near = &mut self.near[place];
         let rank = near.rank;
@@ -269,7 +270,7 @@ impl Shm {
         any
     }
 
-    /// Writes to a lane as much as there is room for.
+    /// Writes as much to a lane as it has room for.
     fn flush_lane(&mut self, place: usize) -> bool {
         let near = &mut self.near[place];
         let rank = near.rank;
@@ -350,7 +351,7 @@ impl NearMember {
     }
 }
 
-/// Sink that takes frames about lanes out of what comes over connections.
+/// Sink for connections: takes the frames about lanes, and passes on everything else.
 struct LaneFrameFilter<'a> {
     sink: &'a mut dyn Sink,
     near: &'a [NearMember],
@@ -410,9 +411,9 @@ impl Link for Shm {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
-        // Everything is read before anything is sent, on lanes and connections. So a member's answer to the end of a
-        // body, or its goodbye, is read by a later poll than the one that sent the body: then the engine knows that the
-        // body is gone.
+        // All lanes and connections are read before anything is sent. So if this poll sends the end of a body, only a
+        // later poll reads the member's answer to that body, or its goodbye. By then the engine has noted that the body
+        // is sent.
         let mut any = !self.lost.is_empty();
         for place in 0..self.near.len() {
             any |= self.read_lane(place, sink);

@@ -1,8 +1,8 @@
 //! Interface between the protocol and links through stores: the orders that such a link carries out, the names of its
 //! objects, and [`StoreOpener`], by which another crate provides such links.
 //!
-//! Links to stores need clients of these stores, and with them an asynchronous runtime, so they are in a crate of their
-//! own, `hotlease_stores`; a program passes its openers as [`Options::stores`].
+//! Links through stores need clients of these stores, and the clients need an asynchronous runtime. So these links are
+//! in a crate of their own, `hotlease_stores`; a program passes the openers of that crate as [`Options::stores`].
 
 use super::Link;
 use crate::arena::Key;
@@ -39,7 +39,7 @@ pub struct StoreJoin<'a> {
     pub began: Instant,
     /// Time by which all members must have joined.
     pub deadline: Instant,
-    /// Whether members that are missing at the deadline count as failed, and the others go on; otherwise a missing
+    /// If `true`, members that are missing at the deadline count as failed, and the others go on. If `false`, a missing
     /// member is an error.
     pub is_partial: bool,
 }
@@ -53,11 +53,11 @@ pub enum StoreOrder {
         name: ObjectName,
         /// Tag of the user; 0 in collectives.
         tag: u32,
-        /// Number of members that will read it.
+        /// Number of members that will read the object.
         readers: u32,
-        /// Members that will read it.
+        /// Members that will read the object.
         members: Arc<[Rank]>,
-        /// Stays until [`Link::take_sent`] or [`Link::take_unsendable`] returns the number.
+        /// Body of the object; stays valid until [`Link::take_sent`] or [`Link::take_unsendable`] returns `send`.
         body: Piece,
         /// Number of the send.
         send: Key,
@@ -93,7 +93,7 @@ pub enum StoreOrder {
         /// Number of the collective.
         collective: u32,
     },
-    /// Notes that all members, this one too, have left a communicator.
+    /// Notes that all members, including this member, have left a communicator.
     CommunicatorEnded {
         /// The communicator.
         context: u64,
@@ -103,7 +103,7 @@ pub enum StoreOrder {
 /// Name of an object. Ranks are those of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
-    /// Message of a user, by its number among those of this sender to this receiver.
+    /// Message of a user, by its number among the messages from this sender to this receiver.
     Message {
         /// Communicator.
         context: u64,
@@ -114,7 +114,7 @@ pub enum ObjectName {
         /// Number of the message.
         number: u64,
     },
-    /// Message of a collective, by its number among those of this sender to this receiver in the collective.
+    /// Message of a collective, by its number among the collective's messages from this sender to this receiver.
     Step {
         /// Communicator.
         context: u64,
@@ -164,15 +164,15 @@ pub struct ObjectHead {
     pub tag: u32,
     /// Length of the whole body, bytes.
     pub length: u64,
-    /// Number of members that read it.
+    /// Number of members that read the object.
     pub readers: u16,
 }
 
-/// State of a member when it finished, as far as it concerns this one.
+/// State of another member when it finished, as far as this member needs it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FinalCounts {
-    /// Number of messages that it has sent to this one, by communicator.
+    /// Number of messages that the finished member has sent to this member, by communicator.
     pub sent: BTreeMap<u64, u64>,
-    /// Number of collectives that it took part in, by communicator.
+    /// Number of collectives that the finished member took part in, by communicator.
     pub done: BTreeMap<u64, u32>,
 }

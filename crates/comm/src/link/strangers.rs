@@ -1,15 +1,15 @@
 //! Choice of the unidentified connection that makes room for a new one.
 //!
-//! The host that has most unidentified connections loses one. Otherwise a host that opens connections as fast as it can
-//! would replace the connections of members that are a round trip away. It loses its oldest connection, which is hardly
-//! a member's: a member takes only milliseconds to identify itself.
+//! The host with the most unidentified connections loses its oldest one. If the choice ignored hosts, a host that opens
+//! connections as fast as it can would replace connections of members whose first bytes need a round trip to arrive.
+//! The oldest connection hardly belongs to a member, because a member takes only milliseconds to identify itself.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-/// Address of a host; for IPv6 its /64 network, of which one host has all addresses.
+/// Address of a host; for IPv6 the /64 network of the host, because one host may use all addresses of its network.
 fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
@@ -17,7 +17,7 @@ fn host(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Chooses among connections, each with its address and the end of its time.
+/// Chooses among connections, each with its address and its deadline.
 pub(crate) fn replaceable<K: Copy>(strangers: impl Iterator<Item = (K, IpAddr, Option<Instant>)>) -> Option<K> {
     let strangers: Vec<_> = strangers.map(|(key, from, until)| (key, host(from), until)).collect();
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();

@@ -1,10 +1,10 @@
 //! Link over one TCP connection with each other member, Nagle off.
 //!
-//! Connections are registered for both directions, edge-triggered. A sleeping thread notes which of them are ready
-//! ([`Readiness`]); a polling thread, under the engine's lock, reads and writes those. With a few members, polling
-//! reads the connections directly, which is one system call instead of two. They are then registered before the first
-//! sleep only, and deregistered when no thread has slept for long, because each arrival on a registered connection
-//! takes 0.2 us longer.
+//! Connections are registered for both directions, edge-triggered. A sleeping thread notes which connections are ready
+//! ([`Readiness`]); a polling thread, under the engine's lock, reads and writes the ready connections. With a few
+//! members, polling reads the connections directly, which is one system call instead of two. Connections are then
+//! registered only before the first sleep, and deregistered when no thread has slept for long, because each arrival on
+//! a registered connection takes 0.2 us longer.
 
 mod inbound;
 mod outbound;
@@ -69,7 +69,7 @@ struct Readiness {
     poll: Mutex<(Poll, Events)>,
     waker: Waker,
     /// Whether the current sleep, or else the next one, is to end. The waker alone does not suffice: a thread that asks
-    /// for readiness before the sleep begins consumes its event.
+    /// for readiness before the sleep begins consumes the waker's event.
     is_woken: AtomicBool,
     ready: Vec<AtomicBool>,
 }
@@ -79,7 +79,7 @@ impl Tcp {
     pub(crate) fn new(joined: Vec<Option<MemberConnection>>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(joined.len()))?;
-        // Bytes that came behind a handshake are in no socket any more, so every connection begins as ready.
+        // Bytes that followed a handshake have left their socket already, so every connection begins as ready.
         let ready = joined.iter().map(|_| AtomicBool::new(true)).collect();
         let mut peers = Vec::with_capacity(joined.len());
         for joined in joined {
@@ -134,7 +134,7 @@ impl Tcp {
         }
     }
 
-    /// Deregisters all connections, as no thread sleeps or has slept for a while.
+    /// Deregisters all connections, because no thread sleeps or has slept for a while.
     fn deregister(&mut self) {
         self.is_registered = false;
         for peer in self.peers.iter_mut().flatten() {
@@ -145,7 +145,7 @@ impl Tcp {
 
     /// Ends sleeps also when this descriptor is readable.
     pub(super) fn watch(&self, descriptor: RawFd) -> io::Result<()> {
-        // The token is behind those of connections and waker, so its event marks no connection as ready.
+        // The token is higher than the tokens of connections and waker, so its event marks no connection as ready.
         let token = Token(self.peers.len() + 1);
         let mut source = SourceFd(&descriptor);
         self.registry.register(&mut source, token, Interest::READABLE)
@@ -180,7 +180,7 @@ impl Tcp {
                 }
                 any
             }
-            // The frame has promised a body: the receiver would misread everything that follows.
+            // The frame has announced a body: without it, the receiver would misread everything that follows.
             Ok(FlushResult::NoMemory { send }) => {
                 self.unsendable.push_back(send);
                 self.drop_peer(rank, Loss::GaveUp);
@@ -190,7 +190,8 @@ impl Tcp {
                 if let Some(peer) = &mut self.peers[rank] {
                     peer.unsendable = Some(loss_of(&error));
                     peer.outbound = TcpSendQueue::new();
-                    // Perhaps nothing comes any more that would make it ready, so the loss would go unnoticed.
+                    // The connection is marked as ready, because perhaps no event would mark it any more, and the loss
+                    // would go unnoticed.
                     self.readiness.ready[rank].store(true, Ordering::Release);
                 }
                 true
@@ -231,7 +232,7 @@ impl Link for Tcp {
         }
         let mut any = !self.lost.is_empty();
         for rank in 0..self.peers.len() {
-            // Cleared before the read: what comes meanwhile sets it again.
+            // Cleared before the read: data that arrives meanwhile sets it again.
             let is_ready = self.readiness.ready[rank].swap(false, Ordering::Acquire);
             let Some(peer) = &mut self.peers[rank] else {
                 continue;
@@ -326,8 +327,8 @@ impl Readiness {
         }
     }
 
-    /// Notes which connections are ready, without waiting, not even for the lock: a sleeping thread that holds it notes
-    /// them itself.
+    /// Notes which connections are ready, without waiting, not even for the lock: a sleeping thread that holds the lock
+    /// notes the ready connections itself.
     fn refresh(&self) {
         match self.poll.try_lock() {
             Ok(mut poll) => self.note(&mut poll, Some(Duration::ZERO)),

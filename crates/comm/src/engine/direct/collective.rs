@@ -1,5 +1,5 @@
-//! Direct collectives: the calling thread runs the schedule of a small collective itself, message by message. If it
-//! would have to sleep, or a message cannot go at once, the protocol does the rest.
+//! Direct collectives: the calling thread runs the schedule of a small collective itself, message by message. If the
+//! thread would have to sleep, or a message cannot be sent at once, the protocol does the rest.
 
 use super::{DirectState, DirectTransfer};
 use crate::engine::{Engine, EngineState};
@@ -14,7 +14,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;
 
-/// Longest message of a small collective, bytes: it goes in one piece over any direct link.
+/// Longest message of a small collective, bytes. Any direct link moves a message of this length in one piece.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// Largest number of transfers in a round, and largest number of rounds.
 const TRANSFERS_MAX: usize = u64::BITS as usize;
@@ -28,8 +28,8 @@ pub(crate) struct SmallCollective<'a> {
 }
 
 impl<'a> SmallCollective<'a> {
-    /// Describes a collective by a schedule of this library. `None` if it is not small, or an operator of a user reduces
-    /// it, which may take long and may panic.
+    /// Describes a collective by a schedule of this library. Returns `None` if the collective is not small, or if it
+    /// reduces with an operator of a user, which may take long and may panic.
     pub(crate) fn new(schedule: &'a Arc<Schedule>, element: usize, reduction: Option<&'a Reduction>) -> Option<Self> {
         let is_small = |span: AreaSpan| span.count * element <= MESSAGE_BYTES_MAX;
         let is_small_step = |step: &Step| match *step {
@@ -72,7 +72,7 @@ impl DirectRound<'_, '_> {
         self.done & 1 << place != 0
     }
 
-    /// Sends the messages of the round; false if one cannot go at once.
+    /// Sends the messages of the round; returns `false` if one of them cannot be sent at once.
     fn send(&mut self, protocol: &mut Protocol, link: &mut dyn Link) -> bool {
         for (place, step) in self.transfers.iter().enumerate() {
             let Step::Send { to, from } = *step else { continue };
@@ -123,7 +123,7 @@ impl DirectRound<'_, '_> {
 struct RoundSink<'a, 'b, 'c> {
     protocol: &'a mut Protocol,
     round: &'a mut DirectRound<'b, 'c>,
-    /// Whether a message of the round has begun to come, but not completely.
+    /// Whether a message of the round has arrived in part.
     is_held: bool,
 }
 
@@ -174,7 +174,7 @@ impl Sink for RoundSink<'_, '_, '_> {
 impl DirectTransfer for DirectRound<'_, '_> {
     fn check(&mut self, state: &mut EngineState) -> DirectState {
         let protocol = &mut state.protocol;
-        // A thread that sleeps on the link, or local work, comes first.
+        // Not possible while a thread sleeps on the link, or local work is pending.
         if state.is_asleep || protocol.has_job() || protocol.is_broken(self.started) {
             return DirectState::LeftToProtocol;
         }
@@ -224,7 +224,8 @@ impl DirectTransfer for DirectRound<'_, '_> {
 }
 
 impl Engine {
-    /// Runs a small collective, and waits for its end. `None` if it cannot begin in this way: nothing was changed then.
+    /// Runs a small collective, and waits for its end. Returns `None`, and changes nothing, if the collective cannot
+    /// begin in this way.
     pub(crate) fn run_now(
         &self,
         context: u64,

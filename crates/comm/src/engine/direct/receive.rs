@@ -12,10 +12,11 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 use std::sync::MutexGuard;
 
-/// Number of polls in vain after which receives begin without one: programs often begin many before any message comes.
+/// Number of polls that find nothing after which receives begin without a poll: programs often begin many receives
+/// before any message arrives.
 const VAIN_POLLS_MAX: u32 = 16;
 
-/// Receive that the protocol does not know of.
+/// Receive that is not posted at the protocol.
 struct DirectReceive<'a> {
     context: u64,
     pattern: Pattern,
@@ -27,7 +28,7 @@ struct DirectReceive<'a> {
 struct ReceiveSink<'a, 'b> {
     protocol: &'a mut Protocol,
     receive: &'a mut DirectReceive<'b>,
-    /// Whether the message has come and is too long for this way. Then it is received in the usual way.
+    /// Whether the message has arrived only in part. Then it is received in the usual way.
     is_held: bool,
 }
 
@@ -87,7 +88,7 @@ impl Sink for ReceiveSink<'_, '_> {
 impl DirectTransfer for DirectReceive<'_> {
     fn check(&mut self, state: &mut EngineState) -> DirectState {
         let protocol = &mut state.protocol;
-        // A thread that sleeps on the link, or local work, comes first.
+        // Not possible while a thread sleeps on the link, or local work is pending.
         if state.is_asleep || protocol.has_job() {
             return DirectState::LeftToProtocol;
         }
@@ -130,8 +131,8 @@ impl DirectTransfer for DirectReceive<'_> {
 }
 
 impl Engine {
-    /// Receives a small message that is here, without waiting. `None` if there is none, or it is not small: nothing was
-    /// changed.
+    /// Receives a small message that has arrived, without waiting. Returns `None`, and receives nothing, if no message
+    /// has arrived or it is not small.
     pub(crate) fn receive_arrived(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
         self.receive_directly(context, pattern, into, |mut state, receive| {
             if receive.check(&mut state) == DirectState::Waiting && state.vain_polls < VAIN_POLLS_MAX {
@@ -146,8 +147,8 @@ impl Engine {
         })
     }
 
-    /// Receives a message that comes while this thread would poll anyway. `None` if there was none, or it is not small:
-    /// it is then received in the usual way, and nothing was changed.
+    /// Receives a small message that arrives while this thread would poll anyway. Returns `None`, and receives nothing,
+    /// if no message arrives or it is not small: the caller then receives in the usual way.
     pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
         self.receive_directly(context, pattern, into, |state, receive| {
             self.poll_directly(state, receive).0

@@ -82,7 +82,7 @@ fn a_different_secret_is_reported() {
 
 #[test]
 fn a_peer_that_only_names_the_secret_is_a_stranger() {
-    // The greeting of one secret with the handshake of another.
+    // The greeting names one secret, and the handshake uses another.
     let (_, first) = Initiator::new(&secret(2), &greeting(&secret(1)), b"").expect("a handshake");
     let refused = Responder::new().read(&first, &rules(&[secret(1)])).err();
     assert!(matches!(refused, Some(HandshakeError::Stranger(_))), "{refused:?}");
@@ -116,7 +116,7 @@ fn garbage_is_refused_and_little_of_it_is_kept() {
         let mut listener = Responder::new();
         assert!(listener.read(&garbage, &rules(&[secret(1)])).is_err());
     }
-    // A length above the bound behind a valid greeting.
+    // A valid greeting is followed by a length above the bound.
     let mut first = greeting(&secret(1)).encode().to_vec();
     first.extend(u16::MAX.to_le_bytes());
     let refused = Responder::new().read(&first, &rules(&[secret(1)])).err();

@@ -12,10 +12,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// other side has not called yet, and the system would repeat it only after a second.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// Delay of the higher rank's own call where no NAT is known: a firewall may keep the lower rank's call out.
+/// Delay of the higher rank's own call if no NAT is known: a firewall may block the lower rank's call.
 const CALL_BACK_DELAY: Duration = Duration::from_millis(300);
-/// Delay of the request for a relay. The first connection that is ready is kept, so direct ones get this much time,
-/// unless only a relay can work.
+/// Delay of the request for a relay, unless only a relay can work. The first connection that is ready is used, so the
+/// delay gives direct connections this much time.
 const RELAY_DELAY: Duration = Duration::from_secs(2);
 
 /// Way to reach another member.
@@ -23,7 +23,7 @@ const RELAY_DELAY: Duration = Duration::from_secs(2);
 pub(super) enum Approach {
     /// To the member's own address.
     Direct,
-    /// To the address that a NAT gives the member.
+    /// To the address that a NAT has assigned to the member.
     Mapped,
     /// Through the rendezvous.
     Relay,
@@ -35,7 +35,7 @@ pub(super) enum Approach {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) to: SocketAddr,
-    /// Time to begin; `None`: it has begun.
+    /// Time to begin; `None` if the attempt has begun.
     pub(super) at: Option<Instant>,
     pause: Duration,
     patience: Duration,
@@ -54,7 +54,7 @@ impl Attempt {
         }
     }
 
-    /// Begins the attempt; returns until when the system may try to connect.
+    /// Begins the attempt; returns the time until which the system may try to connect.
     pub(super) fn begin(&mut self, now: Instant) -> Instant {
         self.at = None;
         let until = now + self.patience;

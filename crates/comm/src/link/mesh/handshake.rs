@@ -1,11 +1,11 @@
-//! Handshake of two members on one connection. Either of them may have made it, or a relay joins them.
+//! Handshake of two members on one connection. Either member may have made the connection, or a relay is between them.
 //!
 //! ```text
 //!   lower rank                                       higher rank
-//!     │ ◄────────────────────────────── knock ─── │  if the higher one called, or both at once
+//!     │ ◄────────────────────────────── knock ─── │  if the higher rank called, or both at once
 //!     │ ── greeting, first message ─────────────► │
 //!     │ ◄──────────────── verdict, second message │
-//!     │ ── record ──────────────────────────────► │  the lower one has chosen this connection
+//!     │ ── record ──────────────────────────────► │  the lower rank has chosen this connection
 //! ```
 
 use super::MeshPlan;
@@ -26,7 +26,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 pub(super) struct MemberHandshake {
     pub(super) stream: TcpStream,
     pub(super) way: Approach,
-    /// Rank of the other member; `None`: the peer has not said which it is.
+    /// Rank of the other member; `None` until the peer has sent its rank.
     pub(super) with: Option<Rank>,
     pub(super) until: Instant,
     stage: MemberHandshakeStage,
@@ -48,7 +48,7 @@ enum MemberHandshakeStage {
     /// This member is the lower rank.
     Calling {
         caller: Initiator,
-        /// First bytes from the peer, which may be a part of a knock; `None`: no knock can come.
+        /// First bytes from the peer, which may be a part of a knock; `None` if no knock can arrive.
         knock: Option<Vec<u8>>,
     },
     /// This member is the higher rank.
@@ -65,12 +65,12 @@ pub(super) struct HandshakeResult {
     /// Node of that member.
     pub(super) home: MemberNode,
     pub(super) cipher: Cipher,
-    /// Bytes that came behind the handshake.
+    /// Bytes that followed the handshake.
     pub(super) rest: Vec<u8>,
 }
 
 impl MemberHandshake {
-    /// Starts the handshake on a connection to a member that the system is making.
+    /// Starts the handshake on a connection that the system is still making to a member.
     pub(super) fn to(rank: Rank, way: Approach, stream: TcpStream, until: Instant) -> Self {
         Self {
             stream,
@@ -93,7 +93,7 @@ impl MemberHandshake {
         })
     }
 
-    /// Handles an event of the system: connects, reads, and goes on with the handshake.
+    /// Handles an event of the system: connects, reads, and continues the handshake.
     pub(super) fn handle_event(&mut self, plan: &MeshPlan<'_>) -> Result<Option<HandshakeResult>, String> {
         let text = |error: io::Error| error.to_string();
         if let Some(error) = self.stream.take_error().map_err(text)? {
@@ -178,7 +178,7 @@ impl MemberHandshake {
         Ok(MemberHandshakeStage::Calling { caller, knock })
     }
 
-    /// Goes on with the handshake after these bytes have come.
+    /// Continues the handshake after these bytes have arrived.
     fn handle_bytes(&mut self, mut bytes: Vec<u8>, plan: &MeshPlan<'_>) -> Result<Option<HandshakeResult>, String> {
         let text = |error: io::Error| error.to_string();
         loop {
@@ -220,7 +220,7 @@ impl MemberHandshake {
                         let mut record = Vec::new();
                         cipher.seal(&hotlease_wire::encode(&relay), &mut record);
                         self.stream.write_all(&record).map_err(text)?;
-                        // The other member may come at any time until the deadline.
+                        // The other member may connect at any time until the deadline.
                         self.until = plan.deadline;
                         bytes = rest;
                         self.stage = MemberHandshakeStage::Entered {
@@ -404,7 +404,7 @@ impl MeshPlan<'_> {
     }
 }
 
-/// Whether the peer knocks; `None`: too few bytes have come to tell.
+/// Returns whether the peer knocks, or `None` if too few bytes have arrived to decide.
 fn detect_knock(got: &[u8]) -> Option<bool> {
     let greeting = got.first_chunk::<{ Greeting::BYTES }>()?;
     let greeting = Greeting::decode(greeting);

@@ -6,9 +6,9 @@ use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 
-/// Body that goes on in the next message.
+/// Body that continues in the next message.
 struct OfiPartialBody {
-    /// `None`: the body is discarded.
+    /// `None` if the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
@@ -20,7 +20,7 @@ pub(super) struct OfiReceiver {
 }
 
 impl OfiReceiver {
-    /// Takes in a message, which holds whole frames and pieces of bodies.
+    /// Takes in a message, which contains whole frames and pieces of bodies.
     pub(super) fn message(&mut self, from: Rank, content: &[u8], sink: &mut dyn Sink) -> Result<(), Loss> {
         let mut rest = content;
         while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Choice of a libfabric provider, and the endpoint that members talk by.
+//! Choice of a libfabric provider, and the endpoint for messages between members.
 
 use crate::error::Error;
 use hotlease_collectives::Rank;
@@ -6,11 +6,11 @@ use hotlease_fabric::ofi::providers::{Addressing, find_provider, remote_provider
 use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
 use std::net::IpAddr;
 
-/// Environment variable that names a provider, or another transport, for everything that uses fabrics, where options
-/// name none.
+/// Environment variable that names a provider, or another transport, for everything that uses fabrics. A provider that
+/// the options name takes precedence.
 const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 
-/// Checks, before other members wait for this one, whether there is such a provider at all.
+/// Checks whether a usable provider exists, before other members wait for this member.
 pub(crate) fn check(name: &str, provider: Option<&str>) -> Result<(), Error> {
     candidates(provider, None)
         .map(drop)
@@ -33,7 +33,7 @@ pub(crate) fn open(name: &str, provider: Option<&str>, local: IpAddr, size: Rank
     Err(no_fabric(name, failed.join("; ")))
 }
 
-/// Digest of what members with this provider talk over, for comparison between members.
+/// Digest of the link over this provider, which members compare with each other.
 pub(crate) fn digest(provider: &str) -> u32 {
     let hash = blake3::hash(format!("ofi:{provider}").as_bytes());
     let [a, b, c, d, ..] = *hash.as_bytes();
@@ -41,7 +41,7 @@ pub(crate) fn digest(provider: &str) -> u32 {
     u32::from_le_bytes([a, b, c, d]) | 1
 }
 
-/// Error for a member from which nothing came in time.
+/// Error for a member from which nothing arrived in time.
 pub(crate) fn silence_error(name: &str, rank: Rank) -> Error {
     let why = format!(
         "nothing came of rank {rank} over libfabric, though there is a connection with it; is a NAT or firewall between the two?"
@@ -56,7 +56,7 @@ fn no_fabric(name: &str, why: impl ToString) -> Error {
     }
 }
 
-/// Providers to try, best first, and at least one.
+/// Returns the providers to try, best first. There is at least one.
 fn candidates(provider: Option<&str>, local: Option<IpAddr>) -> Result<Vec<Provider>, OfiError> {
     let library = Libfabric::load()?;
     // These values of the variable name no provider of libfabric.

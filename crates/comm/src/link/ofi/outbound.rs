@@ -5,7 +5,7 @@ use crate::memory::Piece;
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 
-/// The memory of a body was taken back before all of it was sent.
+/// Error: the memory of a body was taken back before all of the body was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MemoryTakenBack {
     pub(super) send: Key,
@@ -17,7 +17,7 @@ enum OfiBody {
 }
 
 struct OfiSendItem {
-    /// None once it was sent.
+    /// `None` once the frame was sent.
     frame: Option<MemberFrame>,
     /// Bytes of the body that were sent.
     at: usize,
@@ -52,8 +52,8 @@ impl OfiSendQueue {
         });
     }
 
-    /// Fills a message, which is at least a frame long; returns its length. Numbers of bodies that are gone are
-    /// added to `sent`.
+    /// Fills a message with items of the queue; returns the length that was filled. `content` must be at least as long
+    /// as a frame. The numbers of bodies that are then sent completely are added to `sent`.
     pub(super) fn fill(
         &mut self,
         content: &mut [u8],
@@ -113,7 +113,7 @@ mod tests {
     use hotlease_wire::comm::Loss;
     use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 
-    /// Sink that keeps what comes.
+    /// Sink that stores what arrives.
     #[derive(Default)]
     struct Kept {
         frames: Vec<MemberFrame>,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(super) enum SetUpFrame {
     /// Address for messages to the sender of this frame, not decoded yet.
     Inbox(Vec<u8>),
-    /// The sender of this frame knows this member's address.
+    /// The sender of this frame has this member's address.
     Switch,
 }
 

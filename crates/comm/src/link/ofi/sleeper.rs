@@ -1,11 +1,12 @@
-//! Sleeper for a provider that may have nothing to sleep on, or messages that must be offered to it again.
+//! Sleeper for a provider that may have no descriptor to sleep on, or that may refuse messages, which must be offered
+//! again.
 
 use crate::link::Sleeper;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Length of a nap: how long the link is not looked at.
+/// Length of a nap, in which the link is not polled.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Sleeper that can sleep in naps.
@@ -15,7 +16,7 @@ pub(super) struct NapSleeper {
 }
 
 impl NapSleeper {
-    /// Sleeps as `inner` does, while there is no reason for naps.
+    /// Makes a sleeper that sleeps as `inner` does, while there is no reason for naps.
     pub(super) fn new(inner: Arc<dyn Sleeper>) -> Self {
         Self {
             inner,

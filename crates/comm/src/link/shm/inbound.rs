@@ -7,14 +7,14 @@ use hotlease_fabric::lane::{INLINE_BYTES, LaneLine, LaneReader, PeerBell};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 
-/// Lines after which it is the turn of the other lanes.
+/// Number of lines after which the other lanes are read.
 const TURN_LINES: u32 = 64;
-/// Number of turns that empty a lane: each takes a line at least.
+/// Number of turns that empty a lane: each turn reads at least one line.
 const LAST_TURNS: u32 = 256;
 
 /// Body that is being received.
 struct LanePartialBody {
-    /// `None`: the body is discarded.
+    /// `None` if the body is discarded.
     into: Option<Piece>,
     at: u64,
     total: u64,
@@ -23,9 +23,9 @@ struct LanePartialBody {
 pub(super) struct LaneReceiver {
     lane: LaneReader,
     coming: Option<LanePartialBody>,
-    /// Frame that the sink holds, until a thread has said where its body goes.
+    /// Frame that is held back until a thread has provided memory for its body.
     held: Option<(MemberFrame, LaneLine)>,
-    /// Whether this is the last read. Then no thread has time to say where the held frame's body goes.
+    /// Whether this is the last read, in which no frame is held back.
     is_last: bool,
 }
 
@@ -39,15 +39,15 @@ impl LaneReceiver {
         }
     }
 
-    /// Reads all that the lane holds. Stops where its writer broke the protocol.
+    /// Reads everything in the lane. Stops where the writer broke the protocol.
     pub(super) fn read_rest(&mut self, from: Rank, sink: &mut dyn Sink) {
         self.is_last = true;
         (0..LAST_TURNS).all(|_| self.read(from, sink, None) == Ok(true));
     }
 
-    /// Reads until nothing is left, or it is the turn of others; returns whether there was anything. The turn ends when
-    /// the sink is satisfied, and behind a body that came in pieces, since the thread that waited for it may say where
-    /// the next one goes. Rings the doorbell of a writer that waits for room.
+    /// Reads until nothing is left or the turn is over; returns whether anything was read. The turn also ends when the
+    /// sink is satisfied, and after a body that arrived in pieces: the thread that waited for this body may then
+    /// provide memory for the next one. Rings the doorbell of a writer that waits for room.
     pub(super) fn read(&mut self, from: Rank, sink: &mut dyn Sink, writer: Option<&PeerBell>) -> Result<bool, Loss> {
         for turn in 0..TURN_LINES {
             let is_over = if let Some((frame, line)) = self.held.take() {
@@ -139,7 +139,7 @@ impl LaneReceiver {
         let is_over = coming.at == coming.total;
         if is_over {
             let total = coming.total;
-            // The memory may be given away from here on.
+            // From here on, the memory may be handed to the caller.
             drop(coming);
             sink.body(from, total);
         } else {

@@ -6,12 +6,13 @@ use hotlease_wire::comm::greeting::{MemberNode, NodeId};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
-/// Node of this process: equal for processes that the kernel lets look into each other. None where it is unknown.
+/// Returns the node of this process, or `None` if it is unknown. Processes that the kernel lets access each other have
+/// the same node.
 pub(crate) fn this_node() -> Option<NodeId> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    // In one process namespace, process numbers mean the same.
+    // Process numbers have one meaning only within a process namespace.
     let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
-    // Owner as `/proc` shows it: all these processes see the same `/proc`.
+    // The owner that `/proc` shows is comparable, because all processes of the namespace see the same `/proc`.
     let own = std::fs::metadata("/proc/self").ok()?;
     let mut hasher = blake3::Hasher::new_derive_key("hotlease 2026 comm node");
     for part in [
@@ -30,7 +31,7 @@ pub(crate) fn this_node() -> Option<NodeId> {
     Some(NodeId(id))
 }
 
-/// Numbers the nodes from 0, for each rank: equal for members that can reach each other's memory.
+/// Returns the number of each rank's node, from 0. Members that can access each other's memory have the same number.
 pub(crate) fn numbers(of: &[MemberNode]) -> Vec<u32> {
     let mut known: Vec<Option<NodeId>> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
@@ -49,7 +50,7 @@ pub(crate) fn numbers(of: &[MemberNode]) -> Vec<u32> {
 /// Number of processors for the members of this node.
 pub(crate) fn processors() -> u16 {
     let processors = match std::thread::available_parallelism().map_or(1, usize::from) {
-        // Each member may be bound to a processor of its own, so this counts the node's processors.
+        // Each member may be bound to one processor, so the processors of the node are counted.
         1 => {
             let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
             online.ok().and_then(|list| count(list.trim())).unwrap_or(1)
@@ -69,8 +70,9 @@ fn count(list: &str) -> Option<usize> {
     parts.sum()
 }
 
-/// Number of members that share a processor on each rank's node: 1 where each member has one, or where this is unknown. All
-/// members compute the same, because they use what each has said.
+/// Returns, for each rank, the number of members that share a processor on the rank's node: 1 if each member has a
+/// processor, or if the number is unknown. All members compute the same numbers, because they use the data that each
+/// member has announced.
 pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();
     let is_known = |home: &&MemberNode| home.node != NodeId::UNKNOWN && home.processors > 0;
@@ -91,7 +93,7 @@ pub(crate) fn own_processor(of: &[MemberNode], me: Rank) -> Option<OwnProcessor>
     index_on_node(of, me).and_then(OwnProcessor::of)
 }
 
-/// Number of this member among those of its node, in the order of their ranks; `None` if it is alone.
+/// Index of this member among the members of its node, in the order of their ranks; `None` if it is alone on its node.
 fn index_on_node(of: &[MemberNode], me: Rank) -> Option<usize> {
     let node = of[me as usize].node;
     let is_near = |home: &&MemberNode| home.node == node && node != NodeId::UNKNOWN;

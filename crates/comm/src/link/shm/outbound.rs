@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 /// Reason why nothing more can be written to a lane.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LaneStop {
-    /// Its reader has broken the protocol.
+    /// The reader of the lane has broken the protocol.
     Broken,
-    /// The memory of a body was taken back before all of it was written.
+    /// The memory of a body was taken back before all of the body was written.
     NoMemory {
         /// Number of that body.
         send: Key,
@@ -31,7 +31,7 @@ enum LaneBody {
 }
 
 struct LaneSendItem {
-    /// None once it was written.
+    /// `None` once the frame was written.
     frame: Option<[u8; MemberFrame::BYTES]>,
     /// Bytes of the body that were written.
     at: usize,
@@ -87,7 +87,7 @@ impl LaneSendQueue {
                     at: 0,
                     body: LaneBody::Lent { piece, send },
                 });
-                // Written when there is room for the items before it.
+                // If items wait before it, they are written first.
                 if is_first { self.flush(sent) } else { Ok(false) }
             }
         }

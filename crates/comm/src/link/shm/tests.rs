@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sink that keeps what comes.
+/// Sink that stores what arrives.
 #[derive(Default)]
 struct RecordedEvents {
     frames: Vec<MemberFrame>,
@@ -43,7 +43,7 @@ fn streams() -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// Makes a link of this rank, one of two on one node.
+/// Makes the link of a rank; two ranks are on one node.
 fn link(me: Rank, stream: TcpStream) -> Shm {
     stream.set_nodelay(true).expect("it is connected");
     stream.set_nonblocking(true).expect("it is open");
@@ -99,7 +99,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
             other.poll_all(&mut seen_by_other);
         }
     }
-    // One more message, from memory that stays.
+    // One more message, from memory that stays valid.
     let large = TransferMemory::of(pattern(1, 1 << 20));
     let (piece, send) = (large.whole(), 77);
     let frame = MemberFrame::Data {
@@ -136,7 +136,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     }
 }
 
-/// Sink that does not know at first where bodies go.
+/// Sink that at first has no memory for bodies.
 #[derive(Default)]
 struct Undecided {
     seen: RecordedEvents,
@@ -292,7 +292,7 @@ fn invalid_frames_in_a_lane_end_their_member() {
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [
         (garbage, &[][..]),
-        // A piece longer than its body, one of no length, and one of a nonsense length.
+        // A piece longer than its body, an empty piece, and a piece with an invalid length.
         (eager(1, 100).encode(), &longer[..]),
         (eager(1, 100).encode(), &[][..]),
         (eager(1, 100).encode(), &inline[..]),
@@ -308,7 +308,7 @@ fn invalid_frames_in_a_lane_end_their_member() {
         );
         until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
         assert_eq!(link.take_lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
-        // The member is forgotten, and what it does now is not looked at.
+        // The member is dropped, and what it does now is ignored.
         link.poll_all(&mut seen);
         link.send(1, &eager(0, 0), Body::Borrowed(&[]));
         assert_eq!((link.take_lost(), seen.bodies.len()), (None, 0));

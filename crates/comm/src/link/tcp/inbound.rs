@@ -12,17 +12,18 @@ use std::io::{self, IoSliceMut, Read};
 
 /// Buffer size, bytes: there is room for the content of the longest record behind an incomplete frame.
 const BUFFER_BYTES: usize = 68 * 1024;
-/// Shortest missing part of a body that is read directly into its memory, bytes; a shorter one is read through the
-/// buffer, with what follows it.
+/// Shortest missing part of a body that is read directly into its memory, bytes. A shorter part is read through the
+/// buffer, together with the bytes that follow the body.
 const DIRECT_BYTES_MIN: usize = 4 * 1024;
-/// Length over which a body counts as long, bytes. The read behind a long body takes at most [`NEXT_BYTES`]: the frame
-/// in them says where the next body goes, so that most of that body is read into its memory and not through the buffer.
+/// Length over which a body counts as long, bytes. The next read after a long body takes at most [`NEXT_BYTES`]. They
+/// contain the next frame, for whose body the sink then provides memory: most of that body is read into its memory and
+/// not through the buffer.
 const LONG_BYTES: usize = 32 * 1024;
 const NEXT_BYTES: usize = 4 * 1024;
-/// Bytes after which it is the turn of the other connections.
+/// Number of bytes after which the other connections are read.
 const TURN_BYTES: usize = 4 << 20;
 
-/// State in which a read left a connection.
+/// State of a connection after a read.
 pub(super) struct ReadState {
     /// Whether something was read.
     pub(super) any: bool,
@@ -32,7 +33,7 @@ pub(super) struct ReadState {
 
 /// Body that is being received.
 struct TcpBody {
-    /// `None`: the body is discarded.
+    /// `None` if the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
@@ -42,7 +43,7 @@ pub(super) struct TcpReceiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Beginning of a record that has not come completely, on an encrypted connection.
+    /// Beginning of a record that has not arrived completely, on an encrypted connection.
     sealed: Vec<u8>,
     coming: Option<TcpBody>,
     /// Whether the last body was long.
@@ -50,7 +51,7 @@ pub(super) struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    /// Makes the receive side. `rest`: bytes that arrived behind the handshake.
+    /// Makes the receive side. `rest`: bytes that followed the handshake.
     pub(super) fn new(rest: &[u8], is_sealed: bool) -> Self {
         let mut inbound = Self {
             buffer: vec![0; BUFFER_BYTES],
@@ -63,14 +64,14 @@ impl TcpReceiver {
         if is_sealed {
             inbound.sealed.extend_from_slice(rest);
         } else {
-            // A handshake is read in smaller pieces than this buffer.
+            // The bytes fit, because a handshake is read in pieces that are smaller than this buffer.
             inbound.buffer[..rest.len()].copy_from_slice(rest);
             inbound.end = rest.len();
         }
         inbound
     }
 
-    /// Reads until nothing is left, or it is the turn of other connections.
+    /// Reads until nothing is left, or until other connections are to be read.
     pub(super) fn read(
         &mut self,
         stream: &mut TcpStream,
@@ -86,7 +87,7 @@ impl TcpReceiver {
 
     fn read_plain(&mut self, stream: &mut TcpStream, from: Rank, sink: &mut dyn Sink) -> Result<ReadState, Loss> {
         let mut read = 0;
-        // Bytes that came with the handshake, or that the last call left.
+        // Bytes that followed the handshake, or that the last call left.
         let left = self.end - self.start;
         if self.parse(from, sink)? {
             return Ok(ReadState {
@@ -134,7 +135,7 @@ impl TcpReceiver {
             };
             read += got;
             let is_over = self.parse(from, sink)?;
-            // Less than there was room for: nothing is left. (See epoll(7).)
+            // A read of less than there is room for means that nothing is left (see epoll(7)).
             if is_over || got < room {
                 return Ok(ReadState {
                     any: true,
@@ -178,7 +179,7 @@ impl TcpReceiver {
                     return Err(Loss::Protocol);
                 }
                 at = end;
-                // Less than one frame is in front of it, so the content fits.
+                // The buffer has less than one frame in front of the content, so the content fits.
                 self.compact();
                 self.buffer[self.end..self.end + content.len()].copy_from_slice(&content);
                 self.end += content.len();
@@ -221,9 +222,9 @@ impl TcpReceiver {
         self.start = 0;
     }
 
-    /// Takes all frames and bodies out of the buffer, except an incomplete frame. Returns true if the turn ends
-    /// earlier: when the sink is satisfied; behind a body that came in pieces, because the thread that waited for it may
-    /// provide memory for the next one; or before a frame that the sink does not accept yet.
+    /// Takes all frames and bodies out of the buffer, except an incomplete frame. Returns `true` if the turn ends
+    /// earlier: when the sink is satisfied; before a frame that the sink does not accept yet; or after a body that
+    /// arrived in pieces, because the thread that waited for this body may provide memory for the next one.
     fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         loop {
             if let Some(coming) = &mut self.coming {
@@ -241,7 +242,7 @@ impl TcpReceiver {
                 }
                 let total = coming.total;
                 self.was_long = total > LONG_BYTES;
-                // The memory may be given away from here on.
+                // From here on, the memory may be handed to the caller.
                 self.coming = None;
                 sink.body(from, total as u64);
                 return Ok(true);
@@ -257,7 +258,7 @@ impl TcpReceiver {
                 return Ok(true);
             }
             self.start += MemberFrame::BYTES;
-            // It shows that the member is alive, and carries nothing else.
+            // This frame shows that the member is alive, and contains nothing else.
             if frame == MemberFrame::Alive {
                 continue;
             }
@@ -287,7 +288,7 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Resu
     (got, room)
 }
 
-/// Number of bytes read; `None` if there is nothing to read now.
+/// Returns the number of bytes read, or `None` if there is nothing to read now.
 fn read_length(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
     match got {
         Ok(0) => Err(Loss::Closed),

@@ -25,9 +25,9 @@ enum TcpSendItem {
     },
 }
 
-/// Frame behind an [`Alive`](MemberFrame::Alive) frame, which says nothing: so the body begins at a cache line of the
-/// system's buffers, to and from which it is then copied faster (measured with bare sockets over loopback, from one
-/// processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead of 24).
+/// Frame after an [`Alive`](MemberFrame::Alive) frame, which is only padding: with it, the body begins at a cache line
+/// of the system's buffers and is copied faster to and from them. Measured with bare sockets over loopback, from one
+/// processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead of 24.
 type Head = [u8; 2 * MemberFrame::BYTES];
 
 fn head(frame: &MemberFrame) -> Head {
@@ -44,7 +44,7 @@ pub(super) enum FlushResult {
         /// Whether the system took something.
         any: bool,
     },
-    /// The memory of a body was taken back before all of it was sent.
+    /// The memory of a body was taken back before all of the body was sent.
     NoMemory {
         /// Number of that body.
         send: Key,
@@ -241,12 +241,12 @@ impl TcpSendQueue {
     }
 }
 
-/// Longest body that is copied behind its frame, bytes: the system call with one buffer is faster than the one with
+/// Longest body that is copied behind its frame, bytes: a system call with one buffer is faster than a call with
 /// several.
 const SMALL_BYTES: usize = 480;
 
-/// Writes both parts in one call. Not `write_vectored`: that raises SIGPIPE where the program, such as one in C, does
-/// not ignore it.
+/// Writes both parts in one call. Does not use `write_vectored`, which raises SIGPIPE if the program does not ignore
+/// this signal, as is the case in C.
 fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
     if head.len() <= MemberFrame::BYTES && body.len() <= SMALL_BYTES {
         let mut together = [0; MemberFrame::BYTES + SMALL_BYTES];
