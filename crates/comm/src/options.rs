@@ -65,13 +65,13 @@ pub struct Options {
     pub is_newcomer: bool,
     /// Checked mode: before each collective, members compare their calls. If two members call different collectives,
     /// all members get an error with the members, their calls and the places of the calls. This costs an allgather of
-    /// 256 bytes. All members must use the same mode (default: no; `HOTLEASE_COMM_CHECKED=1` switches it on too).
+    /// 256 bytes. All members must use the same mode (default: no; `HOTLEASE_COMM_CHECKED=1` also switches it on).
     pub is_checked: bool,
     /// Table that chooses the algorithms, the same at all members (default: the table in the file that
     /// `HOTLEASE_COMM_TABLE` names, else the built-in one).
     pub table: Option<Arc<Table>>,
-    /// Prices by which `auto` chooses the link, the same at all members (default: those of the file that
-    /// `HOTLEASE_COMM_PRICES` names, else the built-in ones).
+    /// Prices by which `auto` chooses the link, the same at all members (default: the prices in the file that
+    /// `HOTLEASE_COMM_PRICES` names, else the built-in prices).
     pub prices: Option<Arc<LinkPrices>>,
     /// Stores that this program can communicate through: `hotlease_stores::openers()` (default: none).
     pub stores: &'static [StoreOpener],
@@ -107,7 +107,7 @@ impl Options {
         self.is_checked || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1")
     }
 
-    /// Copies the options with the link that the environment names, if they name none, and with the table and prices
+    /// Copies the options. Adds the link that the environment names, if the options name none, and the table and prices
     /// that the link depends on.
     pub(crate) fn resolve(&self) -> Result<Self, Error> {
         let mut options = self.clone();

@@ -1,12 +1,14 @@
 //! Protocol of one member: answers calls and frames with orders to its engine. A pure state machine, without links,
 //! clocks or threads.
 //!
-//! Calls and frames go in, [`Action`]s come out; both name the memory that is moved ([`Piece`]). A send or receive ends
-//! in [`Protocol::complete`], which passes the result to its request, or to the collective that it is a step of.
+//! Calls and frames go in, [`Action`]s come out; calls and actions name the memory that is moved ([`Piece`]). A send or
+//! receive ends in [`Protocol::complete`], which passes the result to the request, or to the collective of the
+//! transfer.
 //!
-//! A message is sent at once if it is short enough and there is credit for it. Otherwise a small one waits for credit,
-//! in order, and a larger one for the receiver's grant ([`hotlease_wire::comm::frame`]). The receiver keeps a bounded
-//! amount of messages that no receive has asked for: each costs credit, which comes back when the message is taken.
+//! A message is sent at once if it is short enough and there is credit for it. Otherwise a small message waits for
+//! credit, in order, and a larger message waits for the receiver's grant ([`hotlease_wire::comm::frame`]). The receiver
+//! keeps a bounded amount of messages that no receive has asked for: each message costs credit, which is given back
+//! when the message is taken.
 
 mod collectives;
 mod contexts;
@@ -49,13 +51,13 @@ pub(crate) const PENDING_MAX: usize = 1 << 20;
 pub struct MessageStatus {
     /// Rank of the sender.
     pub source: Rank,
-    /// Tag that the sender gave it.
+    /// Tag of the message.
     pub tag: u32,
     /// Length, bytes.
     pub bytes: u64,
 }
 
-/// Operation that is told when a transfer ends.
+/// Operation that gets the result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Request(Key),
@@ -69,14 +71,14 @@ pub(crate) enum Action {
     Frame { to: Rank, frame: MemberFrame },
     /// Sends a frame and a body, which is copied now.
     Eager { to: Rank, frame: MemberFrame, body: Piece },
-    /// Sends a frame and a body, and reports when the body is gone.
+    /// Sends a frame and a body, and reports when the body is sent.
     Data {
         to: Rank,
         frame: MemberFrame,
         body: Piece,
         send: Key,
     },
-    /// Orders the link through a store.
+    /// Passes an order to the link through a store.
     Store(StoreOrder),
     /// Closes the connection with a member that has failed.
     Close { rank: Rank },
@@ -97,7 +99,7 @@ pub(crate) struct Bounds {
     pub(crate) small_bytes: u64,
     /// Longest message that is sent with its frame, if there is credit for it, bytes.
     pub(crate) eager_bytes: u64,
-    /// Memory for large messages that come before any receive asks for them, while this member waits in a send, bytes.
+    /// Memory for large messages that arrive before a receive asks for them, while this member waits in a send, bytes.
     pub(crate) early_bytes: u64,
 }
 
@@ -107,7 +109,7 @@ struct PeerState {
     lost: Option<Loss>,
     /// Whether the member has finished.
     has_left: bool,
-    /// Whether the member has read everything that came before this member's goodbye.
+    /// Whether the member has read everything that this member sent before its goodbye.
     has_read_all: bool,
     /// Credit for what is sent to the member, by class.
     spend: [Spender; 2],
@@ -121,7 +123,7 @@ struct PeerState {
 
 /// State of one communicator.
 struct ContextState {
-    /// Ranks of its members; `None` until this member has opened the communicator.
+    /// Ranks of the members; `None` until this member has opened the communicator.
     members: Option<Arc<[Rank]>>,
     /// Matching of messages and receives, by class.
     matching: [Matching<PostedReceive, KeptMessage>; 2],
@@ -129,12 +131,12 @@ struct ContextState {
     number: u32,
     /// Number of collectives that calling threads run themselves.
     direct: u32,
-    /// Member that had an error in a collective, and the number of that collective. That one and all later ones have
-    /// ended.
+    /// Member that had an error in a collective, and the number of this collective. This collective and all later ones
+    /// have ended.
     broken: Option<(Rank, u32)>,
     /// State of this member in the communicator.
     stay: Membership,
-    /// Other members that have left it.
+    /// Other members that have left the communicator.
     left: Vec<Rank>,
 }
 
@@ -143,15 +145,15 @@ pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
     peers: Vec<PeerState>,
-    /// State of each communicator. There are few, so a tree finds one faster than a hash table.
+    /// State of each communicator. There are few communicators, so a tree is faster than a hash table.
     contexts: BTreeMap<u64, ContextState>,
     /// Number of places that are reserved for contexts.
     reserved: usize,
-    /// Contexts that this member has left, until all members have.
+    /// Contexts that this member has left, but not yet all members.
     leaving: Vec<u64>,
-    /// Whether a context in `leaving` may have waited for something that has happened now.
+    /// Whether something has happened for which a context in `leaving` may have waited.
     is_leaving_due: bool,
-    /// Number of members that have left contexts, in all.
+    /// Number of members that have left a context, summed over all contexts.
     leaves: usize,
     requests: Arena<RequestState>,
     sends: Arena<OutgoingMessage>,
@@ -167,9 +169,9 @@ pub(crate) struct Protocol {
     early_bytes: u64,
     /// Whether this member has said goodbye.
     has_finished: bool,
-    /// Member that has declared this one failed, and its reason.
+    /// Member that has declared this member failed, and the reason.
     outcast: Option<(Rank, Loss)>,
-    /// State of messages through a store; none without one.
+    /// State of messages through a store; `None` if members are connected directly.
     stored: Option<StoreState>,
     /// Reason why the store cannot be used any more.
     severed: Option<Arc<str>>,
@@ -223,7 +225,8 @@ impl Protocol {
         !self.actions.is_empty()
     }
 
-    /// Number that rises with everything a thread may wait for: ends of requests, messages to probe for, work to do.
+    /// Number that rises with each event that a thread may wait for: the end of a request, a message to probe for, a
+    /// job.
     pub(crate) fn news(&self) -> u64 {
         self.news
     }
@@ -252,8 +255,8 @@ impl Protocol {
         !matches!(self.requests.get(key), Some(RequestState::Pending(_)))
     }
 
-    /// Ends a request whose memory is taken back, if nothing of it has begun: a receive for which no message has come,
-    /// or a send of which nothing was sent. Returns whether it ended.
+    /// Ends a request whose memory is taken back, if its transfer has not begun: a receive for which no message has
+    /// arrived, or a send of which nothing was sent. Returns whether the request has ended.
     pub(crate) fn cancel(&mut self, key: Key) -> bool {
         let Some(RequestState::Pending(during)) = self.requests.get(key) else {
             return false;
@@ -308,7 +311,7 @@ impl Protocol {
         &mut self.peers[rank as usize]
     }
 
-    /// Removes the posted receives that `is_meant` selects, in all communicators; returns how many.
+    /// Removes the posted receives that `is_meant` selects, in all communicators; returns their number.
     fn withdraw(&mut self, is_meant: impl Fn(&PostedReceive) -> bool) -> usize {
         let matchings = self.contexts.values_mut().flat_map(|context| &mut context.matching);
         let withdrawn = matchings.map(|matching| matching.withdraw(|_, posted| is_meant(posted)).len());

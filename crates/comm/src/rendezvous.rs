@@ -1,9 +1,9 @@
 //! Rendezvous: where members of a communicator meet.
 //!
-//! A member says which communicator it belongs to and where it listens. When all members have come, each is told the
-//! addresses of all others, and those that NATs give them. A [`Server`] is a thread of any program, for as many
-//! communicators as come. It takes no part in what members do afterwards, except for two members that cannot reach each
-//! other: it relays what these send each other.
+//! A member tells the rendezvous which communicator it belongs to and where it listens. When all members have arrived,
+//! each is told the addresses of all others, also the addresses that NATs have assigned to them. A [`Server`] is a
+//! thread of any program, and serves any number of communicators. Afterwards it takes no part in what members do,
+//! unless two members cannot reach each other: then it relays what the two send each other.
 
 pub(crate) mod client;
 mod matchmaker;

@@ -34,8 +34,8 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutoLink {
-    /// Links to choose from, at most 8, none of them `auto`; of equal ones the first is chosen. Empty: the links of
-    /// `HOTLEASE_COMM_LINKS`.
+    /// Links to choose from, at most 8, none of them `auto`. Of equally good links, the first is chosen. If empty, the
+    /// links of `HOTLEASE_COMM_LINKS` are used.
     pub links: Vec<LinkChoice>,
     /// Operation to choose for: `op=` (default: allreduce).
     pub operation: Operation,
@@ -73,7 +73,7 @@ fn wrong(why: impl fmt::Display) -> Error {
 }
 
 impl AutoLink {
-    /// Adds the links of the environment, unless there are links.
+    /// Adds the links of the environment, unless the settings name links.
     pub(super) fn with_links(self) -> Result<Self, Error> {
         if !self.links.is_empty() {
             return Ok(self);
@@ -113,7 +113,7 @@ impl AutoLink {
         Ok(())
     }
 
-    /// Time and price of each link, in their order.
+    /// Time and price of each link, in the order of `links`.
     ///
     /// # Errors
     /// [`Error::Model`] if a link has no prices or cannot be simulated; [`Error::Options`].
@@ -260,7 +260,7 @@ mod tests {
         let (table, mut prices) = (Table::built_in(), LinkPrices::built_in().clone());
         let among = auto("auto:redis://h,tcp,s3://b,size=64K");
         assert_eq!(among.choose(16, table, &prices), Ok(LinkChoice::Tcp));
-        // A slow network and a store that is cheaper then.
+        // With a slow network, a store is cheaper.
         let tcp = prices.link.tcp.as_mut().expect("TCP");
         tcp.latency_us = 1e6;
         assert_eq!(among.choose(16, table, &prices), Ok(among.links[0].clone()));

@@ -13,21 +13,21 @@ const SIZE: &str = "HOTLEASE_COMM_SIZE";
 const RANK: &str = "HOTLEASE_COMM_RANK";
 
 impl Options {
-    /// Returns whether the environment names a communicator, or part of what is needed to join one.
+    /// Returns whether the environment has at least one of the variables that name the communicator to join.
     pub fn is_in_env() -> bool {
         [RENDEZVOUS, NAME, SIZE, RANK]
             .iter()
             .any(|name| std::env::var_os(name).is_some())
     }
 
-    /// Reads options from the environment; all others have their defaults:
+    /// Reads options from the environment. Options without a variable here have their defaults:
     ///
     /// | variable | what |
     /// |---|---|
     /// | `HOTLEASE_COMM_RENDEZVOUS` | address of the rendezvous, `host:port` |
     /// | `HOTLEASE_COMM_NAME` | name of the communicator |
     /// | `HOTLEASE_COMM_SIZE` | number of members |
-    /// | `HOTLEASE_COMM_RANK` | rank of this member; any free one if not set |
+    /// | `HOTLEASE_COMM_RANK` | rank of this member; any free rank if not set |
     /// | `HOTLEASE_COMM_LINK` | `direct`, `tcp`, `ofi`, a store, or `auto`: see [`LinkChoice`](crate::LinkChoice) |
     /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | links and prices for `auto`: see [`AutoLink`](crate::AutoLink) |
     /// | `HOTLEASE_COMM_SECRET`, or `HOTLEASE_COMM_SECRET_FILE` | see [`Secret::from_environment`] |

@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// Link that members communicate over; the same at all members.
 ///
 /// As text: `direct`, `tcp`, `ofi` or `ofi:PROVIDER`, `redis://host:6379`, `s3://bucket`, `dynamodb://table`, or
-/// `auto:` and several of these. A store is for members that cannot reach each other; they still meet at the
-/// rendezvous. The keys that they write to the store begin with `prefix`, which can follow the address
+/// `auto:` and several of these links. A store is for members that cannot reach each other; they still meet at the
+/// rendezvous. The keys that members write to the store begin with `prefix`, which can follow the address
 /// (`redis://host?prefix=mine/`; default: `hotlease/`).
 ///
 /// ```
@@ -31,12 +31,12 @@ pub enum LinkChoice {
     /// libfabric, which drives the adapters of RDMA networks, between all members, also inside a node. Members must
     /// reach each other without a NAT between them.
     Ofi {
-        /// Name of the provider, for instance `tcp;ofi_rxm`; `None`: the provider that `HOTLEASE_TRANSPORT` names,
-        /// else the best one that reaches other hosts. The same at all members.
+        /// Name of the provider, for instance `tcp;ofi_rxm`; the same at all members. If `None`, the provider that
+        /// `HOTLEASE_TRANSPORT` names, else the best provider that reaches other hosts.
         provider: Option<String>,
     },
-    /// A Redis server, version 6 or later, not a cluster; `rediss:` uses TLS. User and password are those of the
-    /// address, else `REDIS_USERNAME` and `REDIS_PASSWORD`.
+    /// A Redis server, version 6 or later, not a cluster; `rediss:` uses TLS. User and password come from the address,
+    /// else from `REDIS_USERNAME` and `REDIS_PASSWORD`.
     Redis(StoreAddress),
     /// A bucket of S3, or of another store with the same protocol: `s3://bucket?endpoint=https://host&region=name`.
     /// Credentials come from the environment as for all programs of AWS: `AWS_ACCESS_KEY_ID` and so on, or the role of
@@ -45,7 +45,7 @@ pub enum LinkChoice {
     /// A table of DynamoDB, whose keys are the strings `pk` and `sk`:
     /// `dynamodb://table?endpoint=https://host&region=name`. Credentials come from the environment as for S3.
     DynamoDb(StoreAddress),
-    /// The best of several links, as the model chooses it: see [`AutoLink`].
+    /// The best of several links, chosen by the model: see [`AutoLink`].
     Auto(AutoLink),
 }
 
@@ -57,7 +57,7 @@ pub struct StoreAddress {
     /// Scheme, host and path, without credentials.
     shown: String,
     prefix: String,
-    /// Endpoint of S3 or DynamoDB, if it is not Amazon's own or not the one in the environment.
+    /// Endpoint of S3 or DynamoDB, if the address names one.
     endpoint: Option<String>,
     region: Option<String>,
 }
@@ -73,12 +73,12 @@ impl LinkChoice {
     /// libfabric, with its best provider.
     pub const OFI: Self = Self::Ofi { provider: None };
 
-    /// Returns whether the link goes through a store, or can.
+    /// Returns whether the link goes through a store, or is an `auto` link that may do so.
     pub fn is_mediated(&self) -> bool {
         self.can_be(|link| link.kind().is_some_and(LinkKind::is_mediated))
     }
 
-    /// Returns whether the link goes over libfabric, or can.
+    /// Returns whether the link goes over libfabric, or is an `auto` link that may do so.
     pub(super) fn is_fabric(&self) -> bool {
         self.can_be(|link| matches!(link, Self::Ofi { .. }))
     }
@@ -90,7 +90,7 @@ impl LinkChoice {
         }
     }
 
-    /// Kind of the link in tables and prices. `None`: the link is still to be chosen.
+    /// Kind of the link in tables and prices; `None` for `auto`, whose link is still to be chosen.
     pub const fn kind(&self) -> Option<LinkKind> {
         Some(match self {
             Self::Direct | Self::Tcp => LinkKind::Tcp,
@@ -102,8 +102,8 @@ impl LinkChoice {
         })
     }
 
-    /// Text of the link that members must agree on. Members of one node share memory if both choose it, and a store
-    /// may have different addresses, so neither is part of it.
+    /// Text of the link that members must agree on. It leaves out two things that may differ between members: shared
+    /// memory, which two members of a node use if both choose it, and the address of a store.
     pub(super) fn agreed(&self) -> String {
         match self.kind() {
             Some(LinkKind::Tcp) => "direct".into(),
@@ -132,12 +132,13 @@ impl StoreAddress {
         &self.prefix
     }
 
-    /// Endpoint of S3 or DynamoDB, if it is not Amazon's own or not the one in the environment.
+    /// Endpoint of S3 or DynamoDB, if the address names one; otherwise it comes from the environment, or is Amazon's
+    /// own.
     pub fn endpoint(&self) -> Option<&str> {
         self.endpoint.as_deref()
     }
 
-    /// Region of S3 or DynamoDB, if it is not the one in the environment.
+    /// Region of S3 or DynamoDB, if the address names one; otherwise it comes from the environment.
     pub fn region(&self) -> Option<&str> {
         self.region.as_deref()
     }

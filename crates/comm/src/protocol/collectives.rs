@@ -4,8 +4,7 @@
 //! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and
 //! may call a user's operator: it becomes a [`LocalWork`], which the driving thread does without the lock.
 //!
-//! In checked mode each collective begins with an exchange of what members are about to call, which is a schedule as
-//! well.
+//! In checked mode each collective begins with an exchange of cards ([`crate::card`]), which has a schedule of its own.
 
 mod direct;
 mod failures;
@@ -43,7 +42,7 @@ pub(crate) enum CollectiveStart {
     /// By a schedule that this library has built for this memory, so that it need not be checked.
     Built {
         work: CollectiveWork,
-        /// Exchange of cards that goes first, in checked mode.
+        /// Exchange of cards before the collective, in checked mode.
         exchange: Option<CollectiveWork>,
     },
     /// By the caller's own schedule.
@@ -84,7 +83,7 @@ pub(super) struct RunningCollective {
     /// Whether the driving thread does the local work of this round.
     is_at_work: bool,
     error: Option<Error>,
-    /// Through a store: number of messages to (true) and from each member so far.
+    /// If messages go through a store: number of messages so far to (`true`) and from (`false`) each member.
     pub(super) counts: HashMap<(bool, Rank), u32>,
 }
 
@@ -121,14 +120,14 @@ impl RunningCollective {
         self.work.piece(span)
     }
 
-    /// Whether the collective exchanges what members are about to call.
+    /// Whether the collective is still exchanging cards.
     pub(super) fn is_checking(&self) -> bool {
         self.after_exchange.is_some()
     }
 }
 
-/// Pieces of scratch memory that are kept for the next collective, or the next message that no receive waits for; each
-/// has [`SPARE_BYTES_MAX`] bytes at most.
+/// Maximum number of scratch memories that are kept for the next collective, or for the next message that no receive
+/// waits for. Each has [`SPARE_BYTES_MAX`] bytes at most.
 const SPARE_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
@@ -172,7 +171,8 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Protocol {
-    /// Begins the next collective of a communicator; every member counts it, even if it fails here.
+    /// Begins the next collective of a communicator. It gets a number even if it fails here, because every member
+    /// numbers it.
     pub(crate) fn collective(&mut self, context: u64, start: CollectiveStart) -> Result<Key, Error> {
         let of_context = self.context(context);
         let number = of_context.number;
@@ -215,7 +215,7 @@ impl Protocol {
         Ok(request)
     }
 
-    /// Error of a collective of these members, if one of them is lost or this one cannot take part.
+    /// Error of a collective of these members, if one of them is lost or this member cannot take part.
     fn failure_of_members(&self, members: &[Rank], during: Activity) -> Option<Error> {
         let mut lost = members.iter().filter(|rank| self.peers[**rank as usize].lost.is_some());
         self.departure(lost.next().copied().unwrap_or(self.me), during)
@@ -241,7 +241,7 @@ impl Protocol {
         self.spare.push(memory);
     }
 
-    /// Checks a collective before anything is sent; returns what is wrong with it.
+    /// Checks a collective before anything is sent; returns an error if the collective is invalid.
     fn check_start(&self, start: &CollectiveStart, members: &[Rank], during: Activity) -> Option<Error> {
         let CollectiveStart::Given(work) = start else {
             return None;
@@ -275,7 +275,7 @@ impl Protocol {
         self.begin_transfers(key, 0);
     }
 
-    /// Begins the transfers of a round, except those that have a bit in `done`: only the first 64 may.
+    /// Begins the transfers of a round, except the transfers with a bit in `done`; only the first 64 have such a bit.
     fn begin_transfers(&mut self, key: Key, done: u64) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
@@ -349,7 +349,7 @@ impl Protocol {
         }
     }
 
-    /// Goes on with collectives whose transfers are done.
+    /// Continues the collectives whose transfers are done.
     pub(crate) fn settle(&mut self) {
         self.request_awaited();
         while let Some(key) = self.ready.pop_front() {
@@ -379,7 +379,7 @@ impl Protocol {
         self.go_on_leaving();
     }
 
-    /// Goes on with a collective whose local work is done.
+    /// Continues a collective whose local work is done.
     pub(super) fn end_local_work(&mut self, (key, result): (Key, Result<(), String>)) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;

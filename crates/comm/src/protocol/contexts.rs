@@ -1,8 +1,9 @@
 //! Contexts: communicators that begin and end on one set of connections.
 //!
-//! Each member leaves a communicator on its own: it says so to the others ([`MemberFrame::Leave`]), behind everything that it
-//! has sent there, and takes nothing more. Operations of other members that still send to it or wait for it end with an
-//! error. When all members have left, no frame of the communicator can be on its way, and it is forgotten.
+//! Each member leaves a communicator on its own: it tells the others ([`MemberFrame::Leave`]), after everything that it
+//! has sent there, and accepts nothing more. Operations of other members that still send to it or wait for it end with
+//! an error. When all members have left, no frame of the communicator can be on its way, and the communicator is
+//! forgotten.
 
 use super::{Action, ContextState, KeptMessage, Owner, Protocol};
 use crate::error::{Activity, Error};
@@ -12,21 +13,21 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;
 
-/// Largest number of communicators on one set of connections. A communicator counts from when the first member has opened it until
-/// all members have left it.
+/// Largest number of communicators on one set of connections. A communicator counts from its opening by the first
+/// member until all members have left it.
 pub(crate) const CONTEXTS_MAX: usize = 4096;
 
 /// State of this member in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Membership {
     Joined,
-    /// The member takes no messages; what it has begun goes on.
+    /// The member accepts no messages; operations that it has begun continue.
     Leaving,
     /// The other members have been told.
     Left,
 }
 
-/// Whether a collective comes before another one of its communicator. Numbers wrap around.
+/// Whether a collective comes before another collective of its communicator. Numbers wrap around.
 pub(super) fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other).cast_signed() < 0
 }
@@ -53,7 +54,7 @@ impl ContextState {
 }
 
 impl Protocol {
-    /// Reserves a place for a communicator that this member may open; false if there is none.
+    /// Reserves a place for a communicator that this member may open; returns `false` if no place is free.
     pub(crate) fn reserve(&mut self) -> bool {
         let has_room = self.contexts.len() + self.reserved < CONTEXTS_MAX;
         self.reserved += usize::from(has_room);
@@ -71,8 +72,8 @@ impl Protocol {
         self.reserved -= 1;
     }
 
-    /// Begins a communicator of these members, which include this one. Other members may have sent something there
-    /// already. False if it was opened before.
+    /// Begins a communicator of these members, which include this member. Other members may have sent something there
+    /// already. Returns `false` if this member has opened the communicator before.
     pub(crate) fn open(&mut self, context: u64, members: Arc<[Rank]>) -> bool {
         let of_context = self.context(context);
         let is_new = of_context.members.is_none();
@@ -82,8 +83,8 @@ impl Protocol {
         is_new
     }
 
-    /// Ends this member's part in a communicator. `gives_up`: it leaves in the middle of an operation, and no other
-    /// member has to wait for it.
+    /// Ends this member's part in a communicator. If `gives_up`, this member leaves in the middle of an operation, and
+    /// is to keep no other member waiting.
     pub(crate) fn leave(&mut self, context: u64, gives_up: bool) {
         if self.has_finished {
             return;
@@ -110,8 +111,8 @@ impl Protocol {
         self.is_leaving_due = true;
     }
 
-    /// Ends the collectives of a communicator from this number on, because a member had an error in that one. The
-    /// member has done its part of earlier ones.
+    /// Ends the collectives of a communicator from `number` on, because the member `rank` had an error in the
+    /// collective of this number. That member has done its part of earlier collectives.
     pub(super) fn end_broken(&mut self, context: u64, rank: Rank, number: u32) {
         self.context(context).break_from(rank, number);
         for collective in self
@@ -136,8 +137,8 @@ impl Protocol {
         first
     }
 
-    /// Tells others of communicators that this member has left and has nothing more to send in. Forgets those that all
-    /// have left.
+    /// Tells the other members which communicators this member has left, once it has nothing more to send there.
+    /// Forgets communicators that all members have left.
     pub(super) fn go_on_leaving(&mut self) {
         if !std::mem::take(&mut self.is_leaving_due) {
             return;
@@ -203,7 +204,7 @@ impl Protocol {
         }
     }
 
-    /// Notes that a member has left a communicator: it sends nothing more there, and takes nothing.
+    /// Notes that a member has left a communicator: it sends nothing more there, and accepts nothing.
     pub(super) fn note_leave(&mut self, from: Rank, context: u64) -> Result<(), Loss> {
         let is_new = !self.contexts.contains_key(&context);
         if is_new && self.is_full() {
@@ -234,7 +235,7 @@ impl Protocol {
             );
             waiting.retain(|waiting| !is_meant(waiting));
         }
-        // Messages that were granted still go, and so do those that a store is getting.
+        // Messages that were granted are still sent, and messages that are being written to a store are still written.
         let is_stored = self.is_stored();
         let announced = self
             .sends
@@ -258,7 +259,7 @@ impl Protocol {
         }
     }
 
-    /// Forgets messages that no receive will ask for; their senders may send as much again.
+    /// Forgets messages that no receive will ask for, and gives their credit back to the senders.
     fn drop_kept(&mut self, context: u64, class: MessageClass) {
         for (source, kept) in self.matching(class, context).drain() {
             match kept {

@@ -19,12 +19,13 @@ impl Spender {
         }
     }
 
-    /// Spends the cost of a message, if there is enough.
+    /// Spends the cost of a message, if there is enough credit; returns whether there was.
     pub(super) fn spend(&mut self, bytes: u64) -> bool {
         self.spend_above(0, bytes)
     }
 
-    /// Spends the cost of a message that can also be announced, if there is enough.
+    /// Spends the cost of a message that can also be announced, if there is enough credit above the reserve; returns
+    /// whether there was.
     pub(super) fn spend_large(&mut self, bytes: u64) -> bool {
         self.spend_above(self.reserve, bytes)
     }
@@ -72,14 +73,14 @@ impl Lender {
         self.owed
     }
 
-    /// Counts a message that has come; false if the sender had no credit for it.
+    /// Counts a message that has arrived; returns `false` if the sender had no credit for it.
     pub(super) fn charge(&mut self, bytes: u64) -> bool {
         self.spent += cost(bytes);
         self.spent <= self.limit
     }
 
-    /// Counts a message that was taken. Returns the credit to give back now. It is not given back for each message, but
-    /// always before the sender has spent half of its credit.
+    /// Counts a message that was taken. Returns the credit to give back now. Credit is not given back for each message,
+    /// but always before the sender has spent half of it.
     pub(super) fn repay(&mut self, bytes: u64) -> Option<u64> {
         self.owed += cost(bytes);
         let amount = self.owed;

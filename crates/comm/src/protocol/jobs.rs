@@ -28,7 +28,7 @@ pub(crate) struct OwnCopy {
 /// Job that was done, with its result.
 pub(crate) enum DoneJob {
     Local((Key, Result<(), String>)),
-    /// `None`: the memory of the sender or of the receiver was taken back.
+    /// The result is `None` if the memory of the sender or of the receiver was taken back.
     Copy(OwnCopy, Option<()>),
 }
 

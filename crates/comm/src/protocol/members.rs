@@ -1,9 +1,9 @@
 //! Failures of members, and members that finish.
 //!
-//! A link finds a failure, and this member tells all others. So all members learn of the failure and its cause, even
-//! those that could still reach the failed member. A failure ends all operations that involve the failed member: sends
-//! to it, receives from it or from any rank, and every collective of its communicators. Messages that had come from it
-//! before can still be received.
+//! When a link finds a failure, this member tells all others. So all members learn of the failure and its cause, even
+//! members that could still reach the failed member. A failure ends all operations that involve the failed member:
+//! sends to it, receives from it or from any rank, and every collective of its communicators. Messages that arrived
+//! from it before can still be received.
 
 use super::{Action, Membership, Owner, PeerState, Protocol};
 use crate::error::{Activity, Error};
@@ -19,7 +19,7 @@ impl PeerState {
 }
 
 impl Protocol {
-    /// Reason why nothing can be done with a member, if there is one.
+    /// Returns the reason why no operation with a member can succeed, or `None` if operations are possible.
     pub(crate) fn departure(&self, rank: Rank, during: Activity) -> Option<Error> {
         if let Some(why) = &self.severed {
             let why = why.to_string();
@@ -44,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// Reason why nothing can be done with a member in a communicator, which the member may have left.
+    /// Returns the reason why no operation with a member can succeed in a communicator, which the member may have left.
     pub(super) fn departure_in(&self, context: u64, rank: Rank, during: Activity) -> Option<Error> {
         let gone = self.departure(rank, during);
         // Most of the time no member has left any communicator.
@@ -65,7 +65,7 @@ impl Protocol {
         self.peers[rank as usize].has_left || of_context.is_some_and(|context| context.left.contains(&rank))
     }
 
-    /// Reason why no message can come for this receive, if there is one.
+    /// Returns the reason why no message can arrive for this receive, or `None` if a message may arrive.
     pub(crate) fn receive_error(&self, context: u64, pattern: Pattern, during: Activity) -> Option<Error> {
         if let Some(source) = pattern.source {
             let may_come = self.can_still_come(context, source);
@@ -115,15 +115,15 @@ impl Protocol {
             return;
         }
         self.peer(rank).lost = Some(loss);
-        // News also for a thread that only waits for others to part.
+        // A thread that only waits until other members have parted also needs this news.
         self.news += 1;
         self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {
             self.tell_all(MemberFrame::Lost { rank, loss });
         }
         if is_news {
-            // The member may be alive, and only out of reach or stopped for a while: it learns why no member talks to
-            // it.
+            // The member may be alive, and only out of reach or stopped for a while: the frame tells it why no member
+            // talks to it.
             let frame = MemberFrame::Lost { rank, loss };
             self.actions.push_back(Action::Frame { to: rank, frame });
         }
@@ -207,7 +207,7 @@ impl Protocol {
         self.actions.extend(frames);
     }
 
-    /// Handles what a member says of itself, of others, and of communicators.
+    /// Handles a report of a member on itself, on another member, or on a communicator.
     pub(super) fn handle_notice(&mut self, from: Rank, frame: MemberFrame) -> Result<(), Loss> {
         match frame {
             MemberFrame::Goodbye if self.peers[from as usize].is_here() => {
@@ -235,7 +235,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Notes that other members hold this one to have failed: none of them will talk to it any more.
+    /// Notes that other members consider this member failed: none of them will talk to it any more.
     fn cast_out(&mut self, by: Rank, loss: Loss) {
         if self.outcast.is_some() || self.has_finished {
             return;
@@ -249,8 +249,8 @@ impl Protocol {
         }
     }
 
-    /// Tells all others which failures this member knows of. A member does so before it leaves: others that have not
-    /// heard of the failures would take its leaving for the cause.
+    /// Tells all other members the failures that this member has recorded. Called before this member leaves: members
+    /// without these reports would take the leaving for the cause of later errors.
     fn tell_causes(&mut self) {
         let lost = self.peers.iter().enumerate();
         let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));
@@ -265,7 +265,7 @@ impl Protocol {
         }
     }
 
-    /// Gives up: the others learn that, and not only that a connection was closed.
+    /// Gives up, and tells the others so that they do not only see a closed connection.
     pub(crate) fn give_up(&mut self) {
         self.tell_causes();
         let frame = MemberFrame::Lost {
@@ -276,7 +276,7 @@ impl Protocol {
         self.has_finished = true;
     }
 
-    /// Finishes: this member has nothing more to send, and takes nothing.
+    /// Finishes: this member has nothing more to send, and accepts nothing more.
     pub(crate) fn finish(&mut self) {
         if self.has_finished {
             return;
@@ -296,12 +296,12 @@ impl Protocol {
         }
     }
 
-    /// Whether every other member is gone, or has read everything that this one sent before it finished.
+    /// Whether every other member is gone, or has read everything that this member sent before it finished.
     pub(crate) fn has_parted(&self) -> bool {
         self.unparted_member().is_none()
     }
 
-    /// A member that has not read it yet, and is not gone.
+    /// Returns a member that is not gone, and has not read everything that this member sent before it finished.
     pub(crate) fn unparted_member(&self) -> Option<Rank> {
         let others = self.peers.iter().enumerate();
         let mut others = others.filter(|(rank, _)| *rank != self.me as usize);

@@ -1,4 +1,5 @@
-//! Receiver's half: awaited messages land in the caller's memory, others are kept within the credit.
+//! Receiver's half: awaited messages are received into the caller's memory; other messages are kept, as far as their
+//! senders have credit.
 
 mod kept;
 mod whole;
@@ -37,7 +38,7 @@ impl PostedReceive {
 pub(crate) enum KeptMessage {
     /// Still at its sender.
     Announced { id: u64, length: u64 },
-    /// Here, or on its way.
+    /// Received, or being received.
     Landing(Key),
     /// Sent by this member to itself.
     Own {
@@ -45,7 +46,7 @@ pub(crate) enum KeptMessage {
         owner: Owner,
         is_synchronous: bool,
     },
-    /// In a store, except for its first bytes, which are here and may be all.
+    /// In a store. The first bytes are kept here, and may be all bytes of the message.
     Stored {
         name: ObjectName,
         length: u64,
@@ -60,23 +61,23 @@ pub(super) struct Landing {
     class: MessageClass,
     total: u64,
     received: u64,
-    /// Number of its bytes that were sent on credit, if credit is to be given back when it is taken.
+    /// Number of the message's bytes that were sent on credit; `None` if no credit is to be given back for the message.
     credit: Option<u64>,
-    /// Whether the sender has given it up.
+    /// Whether the sender has given the message up.
     is_withdrawn: bool,
     target: LandingTarget,
 }
 
 enum LandingTarget {
-    /// Memory of the receive that asked for it.
+    /// Memory of the receive that asked for the message.
     Posted(PostedReceive),
-    /// Memory of this member, for a receive that asks for it.
+    /// Memory of this member, until a receive asks for the message.
     Kept {
         memory: TransferMemory,
         is_early: bool,
         asked: Option<PostedReceive>,
     },
-    /// None: the receive that asked for it has given up.
+    /// No memory: the receive that asked for the message has given up.
     Discarded,
 }
 
@@ -98,7 +99,7 @@ fn length_of(kept: &KeptMessage, landings: &Arena<Landing>) -> u64 {
     }
 }
 
-/// Prepares memory for a message; fails if the two do not fit.
+/// Prepares memory for a message; fails if the message does not fit.
 fn fit(
     class: MessageClass,
     envelope: MessageEnvelope,
@@ -125,7 +126,7 @@ fn fit(
 }
 
 impl Protocol {
-    /// Receives a message, which is here or comes later. A message that is too large stays where it is.
+    /// Receives a message that has arrived, or arrives later. A message that is too large is not taken.
     pub(crate) fn receive(&mut self, class: MessageClass, context: u64, pattern: Pattern, into: Piece, owner: Owner) {
         let during = match class {
             MessageClass::Message => Activity::Receive {
@@ -163,8 +164,8 @@ impl Protocol {
         Some((envelope, length_of(kept, &self.landings)))
     }
 
-    /// Takes the receive that a message is for. A receive with too little memory ends with an error; the message is for
-    /// the next one.
+    /// Removes and returns the receive that a message is for. A receive with too little memory ends with an error; then
+    /// the message is for the next receive.
     pub(super) fn receiver_of(
         &mut self,
         to: &MessageAddress,
@@ -210,7 +211,7 @@ impl Protocol {
         }
     }
 
-    /// Keeps a message of this member to itself, which is complete.
+    /// Keeps a complete message that this member has sent to itself.
     pub(super) fn insert_landed(
         &mut self,
         envelope: MessageEnvelope,
@@ -254,7 +255,7 @@ impl Protocol {
         }
     }
 
-    /// Counts a message that was taken and had `bytes` bytes sent on credit; gives credit back once enough is owed.
+    /// Counts a taken message of which `bytes` bytes were sent on credit; gives credit back once enough is owed.
     pub(super) fn repay_credit(&mut self, from: Rank, class: MessageClass, bytes: u64) {
         let me = self.me;
         let peer = self.peer(from);
@@ -268,7 +269,8 @@ impl Protocol {
         self.actions.push_back(Action::Frame { to: from, frame });
     }
 
-    /// Handles a frame of a member; returns where its body goes, if it has one. Fails if the member must not send it.
+    /// Handles a frame of a member; returns the memory for its body, or `None` if there is no body or it is discarded.
+    /// Fails if the member is not allowed to send this frame.
     pub(crate) fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         match frame {
             MemberFrame::Eager { to, length } => self.eager(from, to, length),
@@ -289,7 +291,7 @@ impl Protocol {
             | MemberFrame::Lost { .. }
             | MemberFrame::Broken { .. }
             | MemberFrame::Leave { .. } => self.handle_notice(from, frame).map(|()| None),
-            // Links exchange these on their connections, where frames go another way.
+            // Links exchange these frames among themselves, and must not pass them on.
             MemberFrame::Offer { .. }
             | MemberFrame::Accept { .. }
             | MemberFrame::Decline
@@ -317,7 +319,7 @@ impl Protocol {
         Ok(self.land(envelope, to, length, posted))
     }
 
-    /// Takes the receive that a message is for, unless this member has left the communicator.
+    /// Removes and returns the receive that a message is for, unless this member has left the communicator.
     fn taker_of(&mut self, to: &MessageAddress, envelope: MessageEnvelope, length: u64) -> Option<PostedReceive> {
         match self.is_accepting(to) {
             true => self.receiver_of(to, envelope, length),
@@ -325,7 +327,7 @@ impl Protocol {
         }
     }
 
-    /// Prepares for the body of a message; returns where it goes.
+    /// Prepares for the body of a message; returns the memory for the body.
     fn land(
         &mut self,
         envelope: MessageEnvelope,
@@ -335,7 +337,7 @@ impl Protocol {
     ) -> Option<Piece> {
         let from = envelope.source;
         let (target, into) = match posted {
-            // Discarded: this member has left the communicator, and the sender has not heard of it yet.
+            // Discarded: this member has left the communicator, and the sender was not told yet.
             None if !self.is_accepting(&to) => (LandingTarget::Discarded, None),
             Some(posted) => {
                 let into = posted.into.part(0..length as usize);
@@ -381,7 +383,7 @@ impl Protocol {
         let envelope = self.charge(from, &to, 0)?;
         let length = if length == NO_BYTES { 0 } else { length };
         if !self.is_accepting(&to) {
-            // The sender ends the message when it hears that this member has left.
+            // The sender ends the message when it is told that this member has left.
             self.repay_credit(from, to.class, 0);
             return Ok(());
         }
@@ -412,7 +414,7 @@ impl Protocol {
         Ok(into)
     }
 
-    /// Notes that the body of a member's last frame has come.
+    /// Notes that the body of a member's last frame has arrived.
     pub(crate) fn body(&mut self, from: Rank, bytes: u64) {
         let Some(key) = self.peer(from).landing.take() else {
             return;
@@ -426,7 +428,7 @@ impl Protocol {
         }
     }
 
-    /// Ends a message that has come completely, if a receive has asked for it.
+    /// Ends a message that has arrived completely, if a receive has asked for it.
     fn finish_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get(key) else {
             return;

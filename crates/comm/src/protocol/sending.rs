@@ -1,4 +1,4 @@
-//! Sender's half: credit, announcements, and large messages, which are sent from where they are.
+//! Sender's half: credit, announcements, and large messages, which are sent without a copy.
 
 use super::{Action, Bounds, KeptMessage, MessageStatus, Owner, PENDING_MAX, Protocol};
 use crate::arena::Key;
@@ -8,14 +8,15 @@ use crate::memory::{Piece, TransferMemory};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MESSAGE_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
 
-/// Bit of an announcement's number (its place in the table of sends never gets there): the sender waits until a receive
-/// has asked for the message, so its receiver does not accept it earlier. A grant repeats this number unchanged.
+/// Bit of an announcement's number: if set, the sender waits until a receive has asked for the message, so the receiver
+/// does not accept it earlier. No place in the table of sends has this bit. A grant repeats the number unchanged.
 pub(super) const SYNCHRONOUS: Key = 1 << 31;
 
-/// Length that announces a message without bytes, since an announcement names one byte at least. No message is as long.
+/// Length in the announcement of a message without bytes, because the length in an announcement must be at least 1. No
+/// message has this length.
 pub(super) const NO_BYTES: u64 = MESSAGE_BYTES_MAX;
 
-/// Message that is sent from where it is, at once or when it is granted.
+/// Message that is sent without a copy, at once or when it is granted.
 pub(super) struct OutgoingMessage {
     pub(super) to: Rank,
     pub(super) owner: Owner,
@@ -23,7 +24,7 @@ pub(super) struct OutgoingMessage {
     pub(super) context: u64,
     tag: u32,
     body: Piece,
-    /// The receiver's number for it, once it was granted.
+    /// The receiver's number for the message, once it was granted.
     landing: Option<u64>,
     /// Bytes that were given to the link.
     given: u64,
@@ -48,7 +49,7 @@ impl OutgoingMessage {
         self.tag
     }
 
-    /// Whether nothing of the message goes before it is granted.
+    /// Whether no part of the message is sent before it is granted.
     pub(super) fn is_announced(&self) -> bool {
         self.landing.is_none() && self.given == 0
     }
@@ -96,7 +97,7 @@ impl Protocol {
             let error = Error::TooManyRequests { pending: PENDING_MAX };
             return self.complete(owner, Err(error));
         }
-        // Messages that wait already go first.
+        // Messages that wait already are sent first.
         let message = QueuedMessage {
             address,
             body,
@@ -120,7 +121,7 @@ impl Protocol {
         Ok(self.peer(to).spend[address.class as usize].spend(bytes))
     }
 
-    /// Sends or announces a message; false if there is no credit.
+    /// Sends or announces a message; returns `false` if there is no credit.
     fn dispatch(&mut self, to: Rank, message: &QueuedMessage) -> bool {
         let QueuedMessage {
             address,
@@ -184,7 +185,7 @@ impl Protocol {
         self.complete(owner, Ok(MessageStatus { source, tag, bytes }));
     }
 
-    /// Sends a message to this member: to another thread, or to a later receive.
+    /// Sends a message to this member itself, for another thread or a later receive.
     fn send_to_self(&mut self, address: MessageAddress, body: Piece, owner: Owner, is_synchronous: bool) {
         let (class, length) = (address.class, body.len() as u64);
         let envelope = MessageEnvelope {
@@ -246,7 +247,7 @@ impl Protocol {
             }
             // The message was not announced, or not to this member.
             Some(_) => {}
-            // It was given up meanwhile, with the collective that it belonged to.
+            // The message was given up meanwhile, with its collective.
             None => {
                 let frame = MemberFrame::Withdraw { landing };
                 self.actions.push_back(Action::Frame { to: from, frame });
@@ -254,7 +255,7 @@ impl Protocol {
         }
     }
 
-    /// Notes that the link has sent the part of a message that it was given.
+    /// Notes that the link has sent the part of a message that was passed to it.
     pub(crate) fn handle_sent(&mut self, send: Key) {
         let Some(sending) = self.sends.get(send) else {
             return;
@@ -281,8 +282,8 @@ impl Protocol {
         self.actions.push_back(Action::Data { to, frame, body, send });
     }
 
-    /// Ends a message whose memory was taken back in the middle of it: its receiver can be sent nothing more that makes
-    /// sense.
+    /// Ends a message whose memory was taken back before all of it was sent. Nothing more can be sent to its receiver,
+    /// which would take it for the rest of the message.
     pub(crate) fn fail_send(&mut self, send: Key) {
         if let Some(sending) = self.sends.remove(send) {
             let during = sending.during;
@@ -296,9 +297,9 @@ impl Protocol {
         self.sends.len() > 0 || self.peers.iter().any(waits)
     }
 
-    /// Takes out sends of which nothing is on its way yet; returns whether there was one. A message that was announced
-    /// is left to its receiver, which will wait for it, so only announcements of collectives that end for all members
-    /// are withdrawn.
+    /// Removes the sends of which nothing was sent or announced; returns whether there were any. Announced messages
+    /// stay, because their receivers will wait for them. ([`Self::withdraw_announced`] is only for collectives, which
+    /// end for all members.)
     pub(super) fn withdraw_sends(&mut self, owner: Owner) -> bool {
         self.withdraw_waiting(owner) > 0 || self.withdraw_own(owner)
     }
@@ -315,7 +316,7 @@ impl Protocol {
         withdrawn
     }
 
-    /// Takes out messages that were announced and not granted; returns how many.
+    /// Removes the messages that were announced and not granted; returns their number.
     pub(super) fn withdraw_announced(&mut self, owner: Owner) -> usize {
         let meant = self
             .sends

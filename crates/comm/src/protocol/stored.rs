@@ -4,8 +4,8 @@
 //!   sender                    store                       receiver
 //!     │ ── Put ─────────────► │                               │
 //!     │                       │ ◄──────────────── Get ─────── │  a receive or a probe waits
-//!     │                       │ ── as much as goes at once ─► │  to the call that asked for it, in the sender's order
-//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the call's memory
+//!     │                       │ ── head and first part ─────► │  to the call that asked for it, in the sender's order
+//!     │                       │ ◄─────────────── Rest ─────── │  if there is more: straight into the call's memory
 //! ```
 //!
 //! There is no credit, and nothing is announced: messages that no call asks for stay in the store. If a receive passes
@@ -30,14 +30,14 @@ use std::sync::Arc;
 /// Largest number of messages of one sender that are asked for at a time.
 const ASKED_MAX: u64 = 32;
 
-/// Messages from one member to this one in one communicator, by their numbers.
+/// Messages from one member to this member in one communicator, by their numbers.
 #[derive(Default)]
 struct MessageStream {
     /// Number of the next message to ask for.
     asked: u64,
     /// Number of the next message that a receive may take.
     taken: u64,
-    /// Messages that came before their turn.
+    /// Messages that arrived before their turn.
     come: BTreeMap<u64, (ObjectHead, Vec<u8>)>,
 }
 
@@ -72,20 +72,20 @@ pub(super) struct StoreState {
     /// Messages received, by communicator and sender.
     streams: HashMap<(u64, Rank), MessageStream>,
     gets: Arena<PendingGet>,
-    /// Bytes that are kept here of messages that no receive has asked for.
+    /// Number of bytes that are kept here, of messages that no receive has asked for.
     kept_bytes: u64,
     /// Final counts of members that have finished.
     partings: HashMap<Rank, FinalCounts>,
-    /// Final counts of a communicator that a member has left, by communicator and member: messages sent to this member,
-    /// and collectives that the other took part in.
+    /// Final counts of members that have left a communicator, by communicator and member: number of messages that the
+    /// member has sent to this member, and number of collectives that it took part in.
     quits: HashMap<(u64, Rank), (u64, u32)>,
     /// Whether receives have changed since messages were last asked for.
     is_changed: bool,
 }
 
 impl StoreState {
-    /// Number of messages that a member has sent to this one in a communicator, and of collectives that it took part
-    /// in; `None` while the member has neither finished nor left it.
+    /// Number of messages that a member has sent to this member in a communicator, and number of collectives that it
+    /// took part in there; `None` while the member has neither finished nor left the communicator.
     fn final_counts_of(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
         let of = |parting: &FinalCounts| {
             let sent = parting.sent.get(&context).copied().unwrap_or(0);
@@ -99,7 +99,7 @@ impl StoreState {
 }
 
 impl Protocol {
-    /// Makes this the protocol of members that talk through a store.
+    /// Makes this the protocol of members that communicate through a store.
     pub(crate) fn through_a_store(mut self) -> Self {
         self.stored = Some(StoreState::default());
         self
@@ -125,7 +125,7 @@ impl Protocol {
         self.put(name, sending, 1, Arc::from([to]), body);
     }
 
-    /// Writes an object of a collective, for `readers` of these members.
+    /// Writes an object of a collective. `readers` of the `members` will read it.
     pub(super) fn publish(
         &mut self,
         name: ObjectName,
@@ -184,7 +184,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a member has gone before it wrote this object of a collective.
+    /// Whether a member has left before it wrote this object of a collective.
     fn is_unwritten(&self, from: Rank, name: &ObjectName) -> bool {
         let (Some(stored), Some(number)) = (&self.stored, name.collective()) else {
             return false;
@@ -194,7 +194,7 @@ impl Protocol {
             .is_some_and(|(_, done)| number >= done)
     }
 
-    /// Whether messages of a member that has gone are still in the store, or here before their turn.
+    /// Whether messages of a member that has left are still in the store, or have arrived before their turn.
     pub(super) fn can_still_come(&self, context: u64, from: Rank) -> bool {
         let Some(stored) = &self.stored else { return false };
         let Some((sent, _)) = stored.final_counts_of(context, from) else {
@@ -241,7 +241,7 @@ impl Protocol {
         stream.map_or(0, |stream| stream.asked - stream.taken)
     }
 
-    /// Notes that receives have changed, so that [`request_awaited`](Self::request_awaited) looks at them again.
+    /// Notes that receives have changed, so that [`request_awaited`](Self::request_awaited) checks them again.
     pub(super) fn note_change(&mut self) {
         if let Some(stored) = &mut self.stored {
             stored.is_changed = true;
@@ -316,13 +316,13 @@ impl Protocol {
                 };
                 self.fill(name, &first, into, owner, during, status);
             }
-            // Its collective has failed, or the object was reported twice.
+            // The collective of the object has failed, or the object was reported twice.
             Some(PendingGet::Rest { .. }) | None => {}
         }
     }
 
-    /// Passes the messages that have come from a member to the receives that wait for them, in the order in which they
-    /// were sent; keeps those that no receive waits for.
+    /// Passes the messages that have arrived from a member to the receives that wait for them, in sending order. Keeps
+    /// messages that no receive waits for.
     fn take_in(&mut self, context: u64, from: Rank) {
         let class = MessageClass::Message;
         loop {
@@ -427,7 +427,8 @@ impl Protocol {
             .push_back(Action::Store(StoreOrder::Rest { name, first, into, get }));
     }
 
-    /// Ends an operation whose object was read completely. `is_written`: false if its memory was taken back before.
+    /// Ends an operation whose object was read completely. `is_written` is `false` if the operation's memory was taken
+    /// back before.
     pub(crate) fn end_rest(&mut self, get: Key, is_written: bool) {
         let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
         if let Some(PendingGet::Rest { owner, during, status }) = getting {

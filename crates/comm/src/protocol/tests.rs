@@ -1,4 +1,4 @@
-//! Tests of members without links: their frames go through queues, in any order except that each pair keeps its own.
+//! Tests of members without links: frames go through queues. Only frames between the same two members keep their order.
 
 use super::*;
 use crate::matching::{MessageEnvelope, Pattern};
@@ -27,7 +27,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// Frame on its way, its body, and the number by which its sender wants to know that it is gone.
+/// Frame on its way, its body, and the number under which the sender is told that the body is sent.
 struct SentFrame {
     frame: MemberFrame,
     body: Vec<u8>,
@@ -38,7 +38,7 @@ struct Net {
     members: Vec<Protocol>,
     /// By sender, then by receiver.
     wires: Vec<Vec<VecDeque<SentFrame>>>,
-    /// Members to which frames get lost.
+    /// Members that have ended: frames to them are lost.
     dead: Vec<Rank>,
     random: StdRng,
 }
@@ -101,7 +101,7 @@ impl Net {
         }
     }
 
-    /// Delivers one frame, of a random wire; false if there is none.
+    /// Delivers one frame of a random wire; returns `false` if there is none.
     fn step(&mut self) -> bool {
         let size = self.members.len();
         let mut any = false;

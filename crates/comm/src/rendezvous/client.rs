@@ -1,4 +1,4 @@
-//! Client of the rendezvous: one request, and the answer when all members have come.
+//! Client of the rendezvous: one request, and the answer when all members have arrived.
 
 use crate::error::Error;
 use crate::link::cipher::{self, Cipher, HandshakeError, Initiator};
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// First pause before the rendezvous is tried again; doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Time after the deadline at which the rendezvous is taken for dead: otherwise it would have reported the end of the wait.
+/// Time after the deadline at which the rendezvous is taken for dead: a live one would have reported the end of the
+/// wait.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Place of a member in its group.
@@ -28,14 +29,14 @@ pub(crate) struct MeetingResult {
     pub(crate) relay: Option<SocketAddr>,
     /// Port on which this member listens.
     pub(crate) port: SharedPort,
-    /// Connection with the rendezvous. While it is open, a NAT keeps the address that it gave to the port.
+    /// Connection with the rendezvous. While it is open, a NAT retains the address that it has assigned to the port.
     pub(crate) stream: TcpStream,
 }
 
-/// Purpose for which a member comes to the rendezvous.
+/// Request of a member to the rendezvous.
 pub(crate) struct MeetingRequest<'a> {
     pub(crate) options: &'a Options,
-    /// Number of members that are to meet, or that there were before.
+    /// Number of members that are to meet; in a meeting of the rest of a communicator, the number of all its members.
     pub(crate) size: u32,
     pub(crate) rank: Option<u32>,
     /// Returns the meeting; called again during the wait for the other members.
@@ -45,7 +46,7 @@ pub(crate) struct MeetingRequest<'a> {
 /// Interval at which a member that waits for the rest of a communicator checks for further losses.
 const LOSS_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Comes to the rendezvous, and waits until all members have come.
+/// Connects to the rendezvous, and waits until all members have arrived.
 pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<MeetingResult, Error> {
     let options = errand.options;
     let mut meeting = (errand.meeting)();
@@ -54,7 +55,7 @@ pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<Meetin
         let reached = reach(options, began, deadline)?;
         match SharedPort::shared_with(&reached.0, options.address.is_some()) {
             Ok(port) => break (port, reached),
-            // A socket has begun to listen on the port since it was chosen for that connection: take another one.
+            // Since the port was chosen for the connection, a socket has begun to listen on it: take another port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {}
             Err(error) => return Err(Error::local("listen for other members")(error)),
         }

@@ -15,7 +15,7 @@ struct WaitingMember {
     place: MemberAddress,
     since: Instant,
     until: Instant,
-    /// Ranks that need not come, because this member holds them to be lost.
+    /// Ranks that this member considers lost, so that the meeting does not wait for them.
     lost: Vec<u32>,
 }
 
@@ -25,7 +25,7 @@ struct Assembly {
     members: Vec<WaitingMember>,
 }
 
-/// Name of an assembly. Names belong to one secret: members with another secret neither meet nor disturb these.
+/// Name of an assembly. A name belongs to one secret: members with another secret neither meet nor disturb its members.
 type AssemblyName = (KeyId, String, MeetingKind);
 
 /// Kind of a [`Meeting`], without the parts in which members of one meeting may differ.
@@ -55,17 +55,17 @@ impl MeetingKind {
     }
 }
 
-/// Time for which a meeting of the rest of a communicator is remembered. A member that comes later was left behind, and
-/// must not take itself for the only one that is left.
+/// Time for which a meeting of the rest of a communicator is remembered. A member that arrives later was left out, and
+/// must not take itself for the only remaining member.
 const MEMORY: Duration = Duration::from_secs(60 * 60);
-/// Number of such meetings that are remembered, at most.
+/// Maximum number of meetings of the rest of a communicator that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
 /// Assemblies that wait for their members.
 pub(super) struct Matchmaker {
     assemblies: HashMap<AssemblyName, Assembly>,
     names: HashMap<ConnectionId, AssemblyName>,
-    /// Meetings of the rest of a communicator that are over, and until when each is remembered.
+    /// Meetings of the rest of a communicator that are over, and the time until which each is remembered.
     over: HashMap<AssemblyName, Instant>,
     members_max: u32,
     /// Whether the rendezvous relays between members.
@@ -83,7 +83,8 @@ impl Matchmaker {
         }
     }
 
-    /// Adds a member that has come, through a NAT or not; returns answers, and the connections that they are for.
+    /// Adds a member that has arrived; `mapped` is its address outside a NAT, if there is a NAT. Returns answers, and
+    /// the connections that they are for.
     pub(super) fn join(
         &mut self,
         key: KeyId,
@@ -123,7 +124,7 @@ impl Matchmaker {
         }
         let same = |member: &&WaitingMember| join.rank.is_some() && member.rank == join.rank;
         if kind.is_rest() {
-            // Its connection broke, and the member has come again.
+            // The connection of the member broke, and the member has connected again.
             let again = assembly.members.iter().position(|member| same(&member));
             if let Some(again) = again.map(|place| assembly.members.swap_remove(place)) {
                 self.names.remove(&again.connection);
@@ -149,8 +150,9 @@ impl Matchmaker {
         self.finish_if_whole(name, group, now)
     }
 
-    /// Records that a member which waits for the rest of a communicator holds these ranks to be lost; returns answers,
-    /// and the connections that they are for. `None` if it waits for no such meeting, or there are no such ranks.
+    /// Records that a member which waits for the rest of a communicator considers these ranks lost. Returns answers,
+    /// and the connections that they are for, or `None` if the member waits for no such meeting or a rank does not
+    /// exist.
     pub(super) fn report_lost(
         &mut self,
         connection: ConnectionId,
@@ -208,7 +210,7 @@ impl Matchmaker {
             .collect();
         placed.sort_unstable_by_key(|(rank, _)| *rank);
         let members: Vec<MemberAddress> = placed.iter().map(|(_, member)| member.place).collect();
-        // Equal to the ranks above, except where some members have not come.
+        // These ranks equal the ranks above, unless some members have not arrived.
         let answers = (0..).zip(&placed).map(|(rank, (_, member))| {
             self.names.remove(&member.connection);
             let answer = JoinAnswer::Together {
@@ -222,7 +224,7 @@ impl Matchmaker {
         answers.collect()
     }
 
-    /// Removes a member whose connection is gone before it was answered: another one may take its place.
+    /// Removes a member whose connection was closed before the answer: another member may take its place.
     pub(super) fn remove(&mut self, connection: ConnectionId) {
         let Some(name) = self.names.remove(&connection) else {
             return;
@@ -246,8 +248,8 @@ impl Matchmaker {
         members.map(|member| member.until).min()
     }
 
-    /// Ends the assemblies in which a member's wait is over. All members of such an assembly are told which ranks are
-    /// missing; the rest of a communicator are those that have come. `group` makes a new number.
+    /// Ends the assemblies in which a member's wait is over. Their members are told which ranks are missing. But the
+    /// rest of a communicator meets without the missing members. `group` makes the id of a new group.
     pub(super) fn expire(&mut self, now: Instant, group: impl Fn() -> GroupId) -> Vec<(ConnectionId, JoinAnswer)> {
         let is_over = |assembly: &Assembly| assembly.members.iter().any(|member| member.until <= now);
         let over: Vec<AssemblyName> = self
@@ -297,7 +299,7 @@ impl Matchmaker {
 }
 
 impl Assembly {
-    /// Whether all members that can still come have come.
+    /// Whether all members that can still arrive have arrived.
     fn is_whole(&self, kind: MeetingKind) -> bool {
         if !kind.is_rest() {
             return self.members.len() >= self.size as usize;
@@ -316,7 +318,7 @@ impl Assembly {
         (0..self.size).filter(|rank| !is_taken[*rank as usize]).collect()
     }
 
-    /// Ranks for which no member has come: members that asked for no rank get the first free ones.
+    /// Ranks for which no member has arrived: members that asked for no rank get the first free ranks.
     fn missing(&self) -> Vec<u32> {
         let unranked = self.members.iter().filter(|member| member.rank.is_none());
         self.free().split_off(unranked.count())

@@ -18,8 +18,8 @@ pub(crate) struct StartedCollective {
 }
 
 impl Protocol {
-    /// Counts the next collective of a communicator, which the calling thread will run. `None`, and nothing is counted,
-    /// if it could not go well, or messages go through a store.
+    /// Counts the next collective of a communicator, which the calling thread will run. Returns `None`, and counts
+    /// nothing, if the collective would fail, or if messages go through a store.
     pub(crate) fn start_directly(&mut self, context: u64) -> Option<StartedCollective> {
         let of_context = self.contexts.get(&context)?;
         let number = of_context.number;
@@ -42,8 +42,8 @@ impl Protocol {
         })
     }
 
-    /// Whether the collective cannot end well any more: a member is lost, also one that this member does not wait for, or
-    /// had an error in this collective or an earlier one.
+    /// Whether the collective must fail: a member is lost, even if this member does not wait for it, or a member had an
+    /// error in this collective or an earlier one.
     pub(crate) fn is_broken(&self, started: &StartedCollective) -> bool {
         let of_context = self.contexts.get(&started.context);
         let broken = of_context.and_then(|of_context| of_context.broken);
@@ -58,8 +58,8 @@ impl Protocol {
         self.is_leaving_due = true;
     }
 
-    /// Takes over the rest of a collective, from this round on, in which the transfers with a bit in `done` are done.
-    /// Returns its request.
+    /// Takes over the rest of a collective, from `round` on. The transfers of this round with a bit in `done` are done.
+    /// Returns the request of the collective.
     pub(crate) fn hand_over(
         &mut self,
         started: StartedCollective,

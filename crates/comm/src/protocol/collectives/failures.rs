@@ -1,4 +1,4 @@
-//! Failures of collectives, here or at all members.
+//! Failures of collectives, at this member or at all members.
 
 use crate::arena::Key;
 use crate::error::Error;
@@ -7,8 +7,8 @@ use hotlease_wire::comm::frame::MemberFrame;
 use std::sync::Arc;
 
 impl Protocol {
-    /// Ends a collective with an error: at once, except for pieces of messages that are being sent, whose memory must
-    /// stay.
+    /// Ends a collective with an error: at once, unless pieces of its messages are being sent. The collective then
+    /// waits for them, because their memory must stay valid.
     pub(in crate::protocol) fn fail_collective(&mut self, key: Key, error: Error) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
@@ -18,7 +18,7 @@ impl Protocol {
         }
         let (context, number) = (running.context, running.number);
         let is_idle = running.outstanding == 0 && !running.is_at_work;
-        // Other members cannot know of these errors.
+        // Other members do not notice these errors by themselves.
         let is_own = matches!(
             error,
             Error::Mismatch { .. }

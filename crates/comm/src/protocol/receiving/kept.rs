@@ -16,13 +16,13 @@ pub(crate) enum KeptNow {
     Taken(MessageStatus),
     /// No kept message matches.
     Absent,
-    /// The first one that matches has not come completely, or has another length. It stays.
+    /// The first kept message that matches has not arrived completely, or has an unsuitable length. It stays kept.
     Unsuitable,
 }
 
 impl Protocol {
-    /// Takes the first kept message that matches, if it has come completely and its length is one of `lengths`. `copy`
-    /// gets its bytes.
+    /// Takes the first kept message that matches, if it has arrived completely and its length is in `lengths`. Passes
+    /// its bytes to `copy`.
     pub(crate) fn take_kept_now(
         &mut self,
         class: MessageClass,
@@ -69,15 +69,15 @@ impl Protocol {
     }
 
     /// Accepts large messages that no receive has asked for, as far as there is memory for them. Called while this
-    /// member waits in a send: if the receiver waits for this member to receive something first, neither would ever go
-    /// on.
+    /// member waits in a send: the receiver may itself wait until this member receives something, and then neither
+    /// would ever continue.
     pub(crate) fn accept_early(&mut self) {
         let class = MessageClass::Message;
         let mut sent = Vec::new();
         for context in self.contexts.values_mut() {
             for (source, kept) in context.matching[class as usize].kept_messages() {
                 let length = match &*kept {
-                    // Its sender waits for a receive.
+                    // The sender waits until a receive asks for this message.
                     KeptMessage::Announced { id, .. } if id & SYNCHRONOUS != 0 => continue,
                     KeptMessage::Announced { length, .. } => *length,
                     KeptMessage::Own {
@@ -131,7 +131,7 @@ impl Protocol {
         }
     }
 
-    /// Ends the interest of an owner in messages that are on their way; returns how many there were.
+    /// Discards the messages on their way that receives of this owner have asked for; returns their number.
     pub(in crate::protocol) fn abandon(&mut self, owner: Owner) -> usize {
         let meant = self.landings.keys(|landing| {
             let asked = landing.target.asked();
@@ -143,7 +143,7 @@ impl Protocol {
         meant.len()
     }
 
-    /// Discards the rest of a message, as it comes.
+    /// Makes the rest of a message be discarded as it arrives.
     fn discard_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
@@ -156,8 +156,8 @@ impl Protocol {
         }
     }
 
-    /// Notes that a granted message will not come. The receive that waits for it has given up as well, or will do so when
-    /// it learns why the sender has given up.
+    /// Notes that a granted message will not arrive. The receive that waits for it has also been given up, or will be
+    /// when this member is told why the sender has given up.
     pub(super) fn handle_withdraw(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
         let Some(landing) = self.landings.get_mut(key) else {
             return Ok(());
@@ -183,7 +183,7 @@ impl Protocol {
         self.discard_landing(key);
     }
 
-    /// Takes out messages of this member to itself that were not received; returns their owners.
+    /// Removes the messages of this member to itself that were not received; returns their owners.
     pub(in crate::protocol) fn take_own(&mut self) -> Vec<Owner> {
         let me = self.me;
         let mut owners = Vec::new();
@@ -201,8 +201,9 @@ impl Protocol {
         owners
     }
 
-    /// Ends the messages of a member that have not come completely, and forgets those that were only announced, because
-    /// nothing more comes from it. Returns the receives that waited for them.
+    /// Ends the messages of a member that have not arrived completely, and forgets its messages that were only
+    /// announced. Called when nothing more arrives from this member. Returns the receives that waited for these
+    /// messages.
     pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<PostedReceive> {
         self.peer(from).landing = None;
         let cut = self

@@ -1,4 +1,4 @@
-//! Messages whose body has come with their frame: they need no [`Landing`](super::Landing) if a receive waits for them.
+//! Messages that arrive in one piece with their frame: they need no [`Landing`](super::Landing) if a receive waits.
 
 use crate::matching::{MessageEnvelope, Pattern};
 use crate::protocol::{MessageStatus, Protocol};
@@ -7,7 +7,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
 
 impl Protocol {
-    /// Handles a frame whose body has come with it; `copy` copies the body to memory of its length.
+    /// Handles a frame that has arrived with its body; `copy` copies the body to memory of its length.
     pub(crate) fn whole(
         &mut self,
         from: Rank,
@@ -39,7 +39,7 @@ impl Protocol {
     }
 
     /// Whether a message may go directly to a receive with this pattern that is not posted: the message matches the
-    /// pattern, and neither a posted receive nor a kept message comes first.
+    /// pattern, and neither a posted receive nor a kept message has precedence.
     pub(crate) fn is_direct(&self, from: Rank, to: &MessageAddress, pattern: Pattern) -> bool {
         let envelope = MessageEnvelope {
             source: from,
@@ -52,8 +52,8 @@ impl Protocol {
         })
     }
 
-    /// Whether a small message that has come completely may go directly to a receive that is not posted (see
-    /// [`is_direct`](Self::is_direct)), with this much room. If so, it counts as received.
+    /// Returns whether a small message that has arrived completely may go directly ([`is_direct`](Self::is_direct)) to
+    /// a receive that is not posted and has memory of `room` bytes. If so, the message counts as received.
     pub(crate) fn take_direct(
         &mut self,
         from: Rank,

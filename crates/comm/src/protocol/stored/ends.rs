@@ -9,7 +9,7 @@ use hotlease_wire::comm::Loss;
 use std::sync::Arc;
 
 impl Protocol {
-    /// Forgets objects whose owner has given up; returns how many.
+    /// Forgets the requests for objects whose owner gives up; returns their number.
     pub(in crate::protocol) fn abandon_gets(&mut self, gives_up: impl Fn(Owner) -> bool) -> usize {
         let Some(stored) = &mut self.stored else { return 0 };
         let meant = stored.gets.keys(|getting| match getting {
@@ -23,7 +23,7 @@ impl Protocol {
         meant.len()
     }
 
-    /// Tells the link that this member has done with a collective.
+    /// Tells the link that this member has finished its part of a collective.
     pub(in crate::protocol) fn done_with(&mut self, context: u64, collective: u32) {
         if self.is_stored() {
             self.actions
@@ -47,12 +47,13 @@ impl Protocol {
         self.end_missed(from);
     }
 
-    /// Notes that a member has left a communicator, in which it has sent this many messages to this one and done this
-    /// many collectives.
+    /// Notes that a member has left a communicator. `sent`: number of messages that it has sent there to this member;
+    /// `done`: number of collectives that it has done there.
     pub(crate) fn member_left(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
         let is_known = !self.is_full() || self.contexts.contains_key(&context);
         let Some(stored) = &mut self.stored else { return };
-        // Otherwise the member breaks the protocol, as it could over a connection; here nothing follows from that.
+        // In these two cases the member breaks the protocol. Over a connection it would be dropped; here the report is
+        // ignored.
         if !is_known || stored.quits.insert((context, from), (sent, done)).is_some() {
             return;
         }
@@ -83,7 +84,7 @@ impl Protocol {
         }
     }
 
-    /// Ends operations that wait for an object which a member did not write before it went.
+    /// Ends operations that wait for an object that a member did not write before it left.
     fn end_missed(&mut self, from: Rank) {
         let mut missed = Vec::new();
         if let Some(stored) = &self.stored {
@@ -102,7 +103,7 @@ impl Protocol {
         }
     }
 
-    /// Error that says that the store cannot be used any more, if that is so.
+    /// Returns an error if the store cannot be used any more.
     pub(crate) fn store_error(&self) -> Option<Error> {
         let why = self.severed.as_ref()?.to_string();
         let during = Activity::Finish;

@@ -43,7 +43,7 @@ pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     }
 }
 
-/// Broadcast from rank to rank.
+/// Broadcast in which each rank sends to the next rank.
 pub(super) fn broadcast(me: Rank, size: Rank, count: usize) -> Schedule {
     let output = AreaSpan::first(Area::Output, count);
     let mut rounds = Vec::new();
@@ -143,7 +143,7 @@ fn ranks_may_be_collectives_apart_and_their_messages_do_not_mix() {
     let size = 4;
     let mut net = Net::new(size, seed());
     let mut outputs: Vec<Vec<(Key, TransferMemory)>> = Vec::new();
-    // Each rank begins ten broadcasts before the next rank begins any; user messages go between them.
+    // Each rank begins ten broadcasts before the next rank begins any; user messages are sent between the broadcasts.
     for rank in 0..size {
         let of_rank = (0..10_u64).map(|number| {
             let output = match rank {
@@ -253,8 +253,8 @@ fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_ot
         let first: Vec<Key> = (0..3)
             .map(|rank| net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]))
             .collect();
-        // Rank 0 has sent its part, and begins the next broadcast wrongly, while the others may not have heard of the
-        // first.
+        // Rank 0 has sent its part, and begins the next broadcast wrongly, while the others may not have received
+        // anything of the first.
         let wrong = net.start(0, broadcast(0, 3, 2), &[], &TransferMemory::zeroed(8));
         net.run();
         assert!(matches!(

@@ -130,7 +130,7 @@ fn a_member_that_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
         net.run();
         let what = format!("round {round} of seed {seed}");
         for (rank, key) in begun {
-            // Collectives of different lengths do not match: that is an end as well.
+            // Collectives of different lengths do not match: this error is a valid end, too.
             match net.members[rank as usize].requests.get(key) {
                 Some(crate::protocol::RequestState::Done(Err(Error::Mismatch { .. }))) => {
                     net.at(rank).take_result(key);
@@ -160,7 +160,7 @@ fn a_place_is_kept_for_a_communicator_that_others_open_first() {
     net.at(0).release();
     let key = net.receive_in(1 << 63, 0, Some(1));
     assert!(net.at(0).take_result(key).expect("an end").is_ok(), "it was kept");
-    // No member may open one for which no place was reserved.
+    // No member may open a communicator for which no place was reserved.
     let frame = MemberFrame::Eager {
         to: MessageAddress {
             context: 1 << 62,

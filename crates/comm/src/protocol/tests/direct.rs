@@ -5,7 +5,7 @@ use super::*;
 
 const COUNT: usize = 4;
 
-/// Collective that rank 0 runs itself, with what is done of its only round.
+/// Collective that rank 0 runs itself, with the transfers that are done of its only round.
 struct RunByHand {
     started: StartedCollective,
     schedule: Schedule,
@@ -26,7 +26,8 @@ impl RunByHand {
         }
     }
 
-    /// Sends the first messages, and takes the first ones of the others, as many as there are or as wanted.
+    /// Sends the first messages of the round, at most `sends`, and takes the first messages for rank 0, at most
+    /// `receives`.
     fn transfer(&mut self, net: &mut Net, mut sends: Rank, mut receives: Rank) {
         let (class, tag) = (MessageClass::Collective, self.started.number);
         let address = MessageAddress { class, context: 0, tag };

@@ -2,7 +2,7 @@ use super::collectives::{allreduce, broadcast, numbers};
 use super::*;
 
 impl Net {
-    /// Ends a member's process. What was on its way to or from it is lost, and one link notices the end.
+    /// Ends a member's process. Frames on their way to or from the member are lost, and one link notices the end.
     fn kill(&mut self, rank: Rank, noticed_by: Rank) {
         self.dead.push(rank);
         for wires in &mut self.wires {
@@ -57,7 +57,7 @@ fn operations_with_a_failed_member_end_everywhere_and_others_go_on() {
     let late = net.start(1, broadcast(1, 4, 1), &[], &output);
     net.run();
     assert_eq!(net.error(1, late), lost(Activity::Collective { number: 1 }));
-    // Members that are well talk as before.
+    // Members that have not failed talk as before.
     let sent = net.send(2, 0, 9, vec![5; 100]);
     net.run();
     assert!(net.at(2).take_result(sent).expect("sent").is_ok());
@@ -88,7 +88,7 @@ fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
     let memory = TransferMemory::zeroed(3 << 20);
     let receive = net.receive(1, Pattern::of(0, 0), &memory);
     net.send(0, 1, 0, vec![1; 3 << 20]);
-    // Announce, grant, and the first of three pieces.
+    // Delivers the announcement, the grant, and the first of three pieces.
     for _ in 0..3 {
         assert!(net.step());
     }
@@ -98,7 +98,7 @@ fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
     assert_eq!(net.at(1).landings.len(), 0);
 }
 
-/// Rank 1 has granted a message of a collective that rank 0 gives up before it hears of the grant.
+/// Rank 1 has granted a message of a collective, and rank 0 gives the collective up before the grant arrives.
 fn granted_in_vain() -> (Net, Key, Key) {
     let mut net = Net::new(2, seed());
     let count = 2 * EAGER as usize / 8;
@@ -121,7 +121,7 @@ fn a_grant_to_a_member_that_gave_up_leaves_no_state() {
         let member = net.at(rank);
         assert_eq!((member.sends.len(), member.landings.len()), (0, 0), "rank {rank}");
     }
-    // The same if the withdrawal of the message arrives first. A second withdrawal breaks the protocol.
+    // The result is the same if the withdrawal of the message arrives first. A second withdrawal breaks the protocol.
     let (mut net, _, receiver) = granted_in_vain();
     let landing = net.at(1).landings.keys(|_| true)[0];
     let withdraw = MemberFrame::Withdraw { landing };
@@ -158,7 +158,7 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.at(0).finish();
     net.run();
     assert!(net.at(0).has_parted());
-    // Then its connections close, which no member takes for a failure.
+    // Then the connections of rank 0 close, which no member takes for a failure.
     net.at(1).handle_loss(0, Loss::Closed);
     let memory = TransferMemory::zeroed(20);
     for tag in [2, 1] {
@@ -209,11 +209,11 @@ fn a_member_that_others_consider_failed_learns_it() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(1, 0), &TransferMemory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);
-    // Only one of the others cannot reach rank 2.
+    // Only one of the other members cannot reach rank 2.
     net.at(0).handle_loss(2, Loss::Silent);
     net.run();
-    // Rank 0 has closed its link with rank 2, so that its word to rank 2 is lost. It has told rank 1, which has closed
-    // its link as well, without a word to rank 2.
+    // Rank 0 has closed its link with rank 2, so its report to rank 2 is lost. Rank 0 has told rank 1, which has also
+    // closed its link, without a report to rank 2.
     assert!(matches!(
         net.at(1).departure(2, Activity::Collective { number: 0 }),
         Some(Error::MemberLost { loss: Loss::Silent, .. })

@@ -195,7 +195,7 @@ fn frames_that_no_request_explains_are_a_breach_of_the_protocol() {
         assert!(net.step());
     }
     let landing = net.at(1).landings.keys(|_| true)[0];
-    // Data of another member, and more than was announced.
+    // Data from a member that did not announce it, and more data than was announced.
     assert_eq!(net.at(1).frame(2, data(landing, 1)).err(), Some(Loss::Protocol));
     assert_eq!(net.at(1).frame(0, data(landing, 5001)).err(), Some(Loss::Protocol));
     // Answers to nothing are ignored, and do no harm.
@@ -276,7 +276,7 @@ fn random_traffic_arrives_whole_and_in_order() {
             for _ in 0..random.random_range(0..20) {
                 net.step();
             }
-            // As many receives of any rank and tag as there are messages, some before and some after them.
+            // One receive of any rank and tag for each message, some before and some after the messages.
             let at = random.random_range(0..size);
             if pending[at as usize] > 0 && random.random_bool(0.8) {
                 pending[at as usize] -= 1;
@@ -372,7 +372,7 @@ fn a_synchronous_send_ends_when_a_receive_asks_for_it_and_not_before() {
             let body = TransferMemory::of(text(0, 0, length)).whole();
             member.send_synchronously(to, message(5), body, Owner::Request(sent));
             net.run();
-            // As its receiver does when it waits in a send.
+            // The receiver calls this when it waits in a send.
             net.at(to).accept_early();
             net.run();
             assert!(!net.at(0).has_ended(sent), "{length} bytes to {to}");

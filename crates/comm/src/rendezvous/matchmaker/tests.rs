@@ -35,13 +35,13 @@ fn refused(answers: Vec<(ConnectionId, JoinAnswer)>) -> Vec<(ConnectionId, JoinR
 fn everybody_is_told_where_all_are_when_the_last_has_come() {
     let mut matchmaker = Matchmaker::new(10, true);
     let now = Instant::now();
-    // Two members that want a rank, and two that take what is left, in the order in which they come.
+    // Two members ask for a rank, and two members get the remaining ranks, in the order of their arrival.
     assert!(
         matchmaker
             .join(KEY, 1, asks(1, 4, Some(3)), None, now, group(1))
             .is_empty()
     );
-    // One of them is behind a NAT.
+    // One member is behind a NAT.
     let mapped = Some(NatMapping {
         address: address(99),
         varies: true,
@@ -143,7 +143,7 @@ fn a_rank_that_is_taken_another_size_and_another_link_are_refused_at_once() {
         ours: "redis".into(),
     };
     assert_eq!(elsewhere, [(3, other_link)]);
-    // The member that was first waits as before, and is not in the way when it has gone.
+    // The first member waits as before, and does not disturb the others when it has left.
     matchmaker.remove(1);
     assert!(
         matchmaker
@@ -168,7 +168,7 @@ fn missing_members_are_reported_to_all_present_ones() {
             .is_empty()
     );
     let answers = refused(matchmaker.expire(now + Duration::from_millis(500), || group(1)));
-    // Rank 0 is for the member that asked for none.
+    // Rank 0 is for the member that asked for no rank.
     let missing = JoinRejection::Missing {
         ranks: vec![2, 3],
         size: 5,
