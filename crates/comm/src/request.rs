@@ -11,17 +11,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time that [`wait_any`] waits for one of several engines before it asks the next one.
+/// Time that [`wait_any`] waits for one of several engines before it asks the next engine.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Send, receive into lent memory, or collective, that has begun.
+/// Operation that has begun: a send, a receive into lent memory, or a collective.
 ///
-/// Progress is made in the calls of any thread, and a few times a second besides. If the request is dropped before its
-/// end, a receive for which nothing has come is cancelled; any other operation goes on by itself.
+/// The operation makes progress in the calls of any thread, and also a few times a second without calls. If the request
+/// is dropped before its end, a receive for which no message has arrived is cancelled; any other operation continues.
 #[must_use = "an operation may not have ended; wait for it"]
 pub struct Request {
     group: Arc<MemberGroup>,
-    /// None when its result was taken.
+    /// `None` once the result was taken.
     key: Option<Key>,
     is_send: bool,
 }
@@ -54,14 +54,15 @@ impl Request {
         }
     }
 
-    /// Returns the result if the operation has ended; call it again otherwise. Makes progress.
+    /// Returns the result if the operation has ended, otherwise `None`: then call this again. Makes progress.
     pub fn test(&mut self) -> Option<Result<MessageStatus, Error>> {
         let result = self.group.engine.test(self.key?)?;
         self.key = None;
         Some(self.inner(result))
     }
 
-    /// Waits for the end of the operation, this long at most; call it again if it has not ended.
+    /// Waits for the end of the operation, at most for `at_most`. Returns `None` if it has not ended: then call this
+    /// again.
     pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<MessageStatus, Error>> {
         let engine = &self.group.engine;
         let result = engine.wait_until(self.key?, self.is_send, Instant::now() + at_most)?;
@@ -78,7 +79,8 @@ impl Request {
         }
     }
 
-    /// Cancels the operation if that is possible: a receive for which nothing has come, or a send that has not begun.
+    /// Cancels the operation if that is possible: a receive for which no message has arrived, or a send that has not
+    /// begun.
     /// Returns whether it was cancelled; [`wait`](Self::wait) then returns [`Error::Cancelled`].
     pub fn cancel(&mut self) -> bool {
         self.key
@@ -103,8 +105,8 @@ pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Messa
     results.into_iter().collect()
 }
 
-/// Operation to wait for in [`wait_any`]. Neither stops the operation nor keeps it from being forgotten; any thread may
-/// use it.
+/// Operation to wait for in [`wait_any`]. A watch has no effect on the operation, which is forgotten when its request
+/// is dropped. Any thread may use a watch.
 #[derive(Clone)]
 pub struct Watch {
     group: Arc<MemberGroup>,
@@ -124,9 +126,9 @@ impl Watch {
     }
 }
 
-/// Waits until at least one of these operations has ended, this long at most. Returns the first one in the order given;
-/// its request then has its result at once. `None` if none has ended, or none was given. An operation whose result was
-/// taken counts as ended.
+/// Waits until at least one of these operations has ended, at most for `at_most`. Returns the index of the first ended
+/// operation; its request then returns the result at once. Returns `None` if no operation has ended, or if `watches` is
+/// empty. An operation whose result was taken counts as ended.
 ///
 /// Operations of communicators that were joined separately are asked in turn, a millisecond each.
 ///
@@ -197,7 +199,7 @@ pub struct ReceiveRequest {
 pub struct ReceivedMessage {
     /// Rank of the sender, tag and length.
     pub status: MessageStatus,
-    /// Bytes of the message, no more.
+    /// Exactly the bytes of the message.
     pub bytes: Vec<u8>,
 }
 
@@ -215,12 +217,12 @@ impl ReceiveRequest {
         Ok(received(status, self.memory))
     }
 
-    /// Returns the message if it has come; call it again otherwise. Makes progress.
+    /// Returns the message if it has arrived, otherwise `None`: then call this again. Makes progress.
     pub fn test(&mut self) -> Option<Result<ReceivedMessage, Error>> {
         self.wait_for(Duration::ZERO)
     }
 
-    /// Returns the message if it comes within this time; call it again otherwise.
+    /// Returns the message if it arrives within `at_most`, otherwise `None`: then call this again.
     pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<ReceivedMessage, Error>> {
         let result = self.request.wait_for(at_most)?;
         let memory = std::mem::replace(&mut self.memory, TransferMemory::of(Vec::new()));
@@ -232,7 +234,7 @@ impl ReceiveRequest {
         self.request.watch()
     }
 
-    /// Cancels the receive if nothing has come; returns whether it was cancelled.
+    /// Cancels the receive if no message has arrived; returns whether it was cancelled.
     pub fn cancel(&mut self) -> bool {
         self.request.cancel()
     }
@@ -264,7 +266,7 @@ impl<T: Element> CollectiveRequest<T> {
         self.request.watch()
     }
 
-    /// Returns the result if the collective has ended; call it again otherwise. Makes progress.
+    /// Returns the result if the collective has ended, otherwise `None`: then call this again. Makes progress.
     pub fn test(&mut self) -> Option<Result<Vec<T>, Error>> {
         let result = self.request.test()?;
         Some(result.map(|_| T::of_bits(take(&self.elements))))

@@ -10,12 +10,12 @@ pub enum Route {
     Itself,
     /// To the member's own address.
     Direct,
-    /// Through a NAT, which lets pass answers to what its member has sent.
+    /// Through a NAT, which lets packets pass that answer what the member behind it has sent.
     Punched,
-    /// Through the rendezvous, encrypted: nothing else worked. As fast as the rendezvous's network, which all relayed
-    /// members share.
+    /// Through the rendezvous, encrypted, because no other route worked. It is as fast as the rendezvous's network,
+    /// which all relayed members share.
     Relayed,
-    /// Through a store, as for all members of this communicator.
+    /// Through a store. All members of such a communicator have this route.
     Stored,
     /// Over libfabric.
     Fabric {

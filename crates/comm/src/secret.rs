@@ -1,4 +1,4 @@
-//! Secret that only the members of a communicator and their rendezvous know.
+//! Secret that only the members of a communicator and their rendezvous have.
 
 use crate::error::Error;
 use hotlease_wire::comm::greeting::KeyId;
@@ -37,7 +37,7 @@ impl Secret {
     }
 
     /// Reads the secret from `HOTLEASE_COMM_SECRET`, else from the file that `HOTLEASE_COMM_SECRET_FILE` names. White
-    /// space at the end does not count.
+    /// space at the end is ignored.
     ///
     /// # Errors
     /// [`Error::Secret`] if neither is set, or the value cannot be used.
@@ -53,7 +53,7 @@ impl Secret {
         }
     }
 
-    /// Reads the secret from a file. White space at the end does not count.
+    /// Reads the secret from a file. White space at the end is ignored.
     ///
     /// # Errors
     /// [`Error::Secret`] if it cannot be read or used.

@@ -89,7 +89,7 @@ mod tests {
         let other_secret = KeyId([2; 16]);
         assert_eq!(pairs.ask(other_secret, &between(1, 3), 13, 9), PairResult::Waits);
         assert_eq!(pairs.ask(KEY, &between(1, 3), 14, 9), PairResult::Meets(10));
-        // They may meet once more, when that connection is gone.
+        // The two members may meet once more, when their connection is gone.
         assert_eq!(pairs.ask(KEY, &between(1, 3), 15, 9), PairResult::Waits);
     }
 

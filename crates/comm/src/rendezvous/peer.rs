@@ -1,4 +1,4 @@
-//! Peer at the rendezvous: its connection, how far it has come, and what is to be sent to it.
+//! Peer at the rendezvous: its connection, its stage, and the bytes that are to be sent to it.
 
 use crate::link::cipher::{AdmissionRules, Cipher, HandshakeError, Responder, ResponderStep, explain};
 use hotlease_wire::comm::greeting::{Greeting, KeyId, Purpose, Verdict};
@@ -12,7 +12,7 @@ use std::time::Instant;
 pub(super) enum PeerStage {
     /// The peer has not proved the secret.
     Stranger(Box<Responder>),
-    /// The peer came to the second port, and has sent these bytes.
+    /// The peer has connected to the second port, and has sent these bytes.
     Shows(Vec<u8>),
     /// The member is behind a NAT, and is to show itself at the second port under this number.
     Seen {
@@ -21,10 +21,10 @@ pub(super) enum PeerStage {
         join: Box<Join>,
         mapped: NatMapping,
     },
-    /// The member waits for the others of its group, or for the other one of its pair.
+    /// The member waits for the other members of its group, or for the other member of its pair.
     Waits,
-    /// The member has its answer, except for what the system has not taken yet. Its connection may stay for a while: a
-    /// NAT forgets connections that are closed.
+    /// The member has its answer, except for bytes that the system has not taken yet. Its connection may stay open for
+    /// a while, because a NAT forgets the address of a closed connection.
     Answered,
 }
 
@@ -34,10 +34,11 @@ pub(super) struct RendezvousPeer {
     /// Address that the peer comes from.
     pub(super) from: SocketAddr,
     pub(super) stage: PeerStage,
-    /// Time at which the connection is closed; `None`: the member waits for its group, and the matchmaker has the time.
+    /// Time at which the connection is closed; `None` while the member waits for its group, as long as the matchmaker
+    /// says.
     pub(super) until: Option<Instant>,
     cipher: Option<Box<Cipher>>,
-    /// Bytes that came after the first request, and are no complete record yet.
+    /// Bytes that arrived after the first request, and are no complete record yet.
     incoming: Vec<u8>,
     /// Number of reports of losses.
     reports: u32,
@@ -50,7 +51,7 @@ pub(super) enum PeerRequest {
     /// The peer has not sent a whole request yet.
     Incomplete,
     Ask(KeyId, JoinQuestion),
-    /// Reports all ranks that the member holds to be lost by now.
+    /// Reports all ranks that the member considers lost by now.
     Tell(Vec<u32>),
     /// Shows the member of this number at the second port.
     Show(KeyId, GroupId),
@@ -75,7 +76,7 @@ impl RendezvousPeer {
     pub(super) fn new(stream: TcpStream, from: SocketAddr, is_second: bool, until: Instant) -> Self {
         Self {
             stream,
-            // The form that members use, also where the port serves both address families.
+            // The form of the address that members use, even if the port serves both address families.
             from: SocketAddr::new(from.ip().to_canonical(), from.port()),
             stage: if is_second {
                 PeerStage::Shows(Vec::new())
@@ -105,7 +106,7 @@ impl RendezvousPeer {
                 cipher.seal(&piece, &mut self.outgoing);
             }
         }
-        // A fault of the connection shows when it is read.
+        // A fault of the connection is noticed when the connection is read.
         let _ = self.push();
     }
 
@@ -129,7 +130,7 @@ impl RendezvousPeer {
     pub(super) fn hear(&mut self, rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
         self.push().map_err(|_| CloseReason::ByPeer)?;
         let mut bytes = [0; 2048];
-        // Records that came together with the previous request.
+        // Records that arrived together with the previous request.
         let mut request = match self.stage {
             PeerStage::Stranger(_) | PeerStage::Shows(_) => PeerRequest::Incomplete,
             _ => self.read_records(&[])?,
@@ -185,7 +186,7 @@ impl RendezvousPeer {
         }
     }
 
-    /// Takes further records of a member. Of several that came together the last one is enough.
+    /// Takes further records of a member. If several arrived together, the last record is enough.
     fn read_records(&mut self, bytes: &[u8]) -> Result<PeerRequest, CloseReason> {
         let early = || closed_by_us("it went on before it was answered");
         let cipher = self.cipher.as_mut().ok_or_else(early)?;
@@ -203,7 +204,7 @@ impl RendezvousPeer {
     }
 }
 
-/// Wish of a peer at the second port.
+/// Request of a peer at the second port.
 fn mapping_request(said: &[u8]) -> Result<PeerRequest, CloseReason> {
     let Some(bytes) = said.first_chunk() else {
         return Ok(PeerRequest::Incomplete);

@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Time that a member has to fetch its answer when the rendezvous stops.
 const STOP_ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Time that one member of a pair may wait for the other one, to be relayed.
+/// Time that a member of a pair that is to be relayed may wait for the other member.
 const RELAY_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Ports {
@@ -42,13 +42,13 @@ pub(super) struct Ports {
     limits: Limits,
     matchmaker: Matchmaker,
     pairs: Pairs,
-    /// Started for the first pair that needs it.
+    /// Relay, which is started for the first pair that needs it.
     relay: Option<Relay>,
     peers: HashMap<ConnectionId, RendezvousPeer>,
     /// Members that are to show themselves at the second port, by the number that each was given.
     seen: HashMap<GroupId, ConnectionId>,
     next_connection: ConnectionId,
-    /// Time of the next accept attempt, after a failed one.
+    /// Time of the next accept attempt, after a failed attempt.
     welcome_at: Option<Instant>,
     counters: Arc<Counters>,
 }
@@ -109,7 +109,7 @@ impl Ports {
         }
         let stopped = self.matchmaker.stop();
         self.answer(stopped);
-        // Gives answers that are on their way the time to arrive.
+        // Waits until all answers are sent, or the time for that is over.
         let until = Instant::now() + STOP_ANSWER_TIME;
         while self.peers.values().any(RendezvousPeer::is_sending) && Instant::now() < until {
             self.wait(&mut events, Some(until));
@@ -277,7 +277,7 @@ impl Ports {
         }
     }
 
-    /// Joins a member about whose NAT nothing more can be learned.
+    /// Joins a member once nothing more can be found out about its NAT.
     fn join_shown(&mut self, connection: ConnectionId, varies: bool) {
         let Some(peer) = self.peers.get_mut(&connection) else {
             return;
@@ -308,7 +308,7 @@ impl Ports {
         }
     }
 
-    /// Handles the report of a member that waits for the rest of a communicator and knows of further losses.
+    /// Handles the report of further losses, by a member that waits for the rest of a communicator.
     fn report_lost(&mut self, connection: ConnectionId, ranks: Vec<u32>) {
         match self.peers.get_mut(&connection).map(|peer| &mut peer.stage) {
             Some(PeerStage::Seen { join, .. }) => {
@@ -319,7 +319,7 @@ impl Ports {
                     return;
                 }
             }
-            // The member sent it before it had the answer.
+            // The member sent the report before it had the answer.
             Some(PeerStage::Answered) => return,
             _ => {}
         }
@@ -395,9 +395,9 @@ impl Ports {
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
         for connection in over {
             match self.peers.get(&connection).map(|peer| &peer.stage) {
-                // Something keeps the member from the second port.
+                // The member did not reach the second port.
                 Some(PeerStage::Seen { .. }) => self.join_shown(connection, false),
-                // The other member of the pair has not come (`Waits`), or this member has its whole answer
+                // The other member of the pair has not arrived (`Waits`), or this member has its whole answer
                 // (`Answered`).
                 Some(PeerStage::Waits) => drop(self.forget(connection)),
                 Some(PeerStage::Answered) if !self.peers[&connection].is_sending() => drop(self.forget(connection)),

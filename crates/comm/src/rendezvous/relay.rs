@@ -1,8 +1,8 @@
 //! Relay: forwards bytes between the two connections of a pair; one thread serves all pairs in turn.
 //!
 //! Two members exchange a handshake through the relay, and then their records; the relay reads neither. A member
-//! that does not read delays only what is sent to it: the buffer of its pair fills up, and then the other side's
-//! connection.
+//! that does not read delays only what is sent to it: the buffer of its pair fills up, and then the connection of the
+//! other member.
 
 mod pipe;
 
@@ -28,7 +28,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts the thread. `running` is the number of pairs; the thread subtracts those that end.
+    /// Starts the thread. `running` is the number of pairs; the thread subtracts one for each pair that ends.
     pub(super) fn start(running: Arc<AtomicU32>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), BELL)?);
@@ -111,7 +111,7 @@ impl RelayLoop {
             if !self.welcome() {
                 break;
             }
-            // One turn for each pair, however much it has.
+            // One turn for each pair, however many bytes it has.
             for pair in std::mem::take(&mut self.busy) {
                 let Some(pipe) = self.pipes.get_mut(&pair) else {
                     continue;
@@ -126,7 +126,7 @@ impl RelayLoop {
         self.running.fetch_sub(self.pipes.len() as u32, Ordering::AcqRel);
     }
 
-    /// Takes in new pairs; false when there will be no more, because the rendezvous ends.
+    /// Takes in new pairs; returns `false` if there will be no more pairs, because the rendezvous ends.
     fn welcome(&mut self) -> bool {
         loop {
             let mut pipe = match self.arriving.try_recv() {

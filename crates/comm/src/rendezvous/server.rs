@@ -13,14 +13,16 @@ use std::time::Duration;
 /// Limits of a rendezvous on its peers: their connections, time, and number.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections that have not proved the secret, at a time (default: 256). A new one replaces the oldest.
+    /// Maximum number of connections at a time that have not proved the secret (default: 256). Above it, a new
+    /// connection replaces an old one.
     pub strangers: usize,
     /// Time that the proof may take (default: 5 s).
     pub handshake: Duration,
-    /// Members that wait for others, at a time (default: 16384).
+    /// Maximum number of members that wait for others at a time (default: 16384).
     pub members: u32,
-    /// Pairs of members that cannot reach each other and talk through the rendezvous, at a time (default: 1024; 0:
-    /// none). Each pair takes two connections and 128 KiB at most; pairs have their turns one after the other.
+    /// Maximum number of pairs at a time that talk through the rendezvous because they cannot reach each other
+    /// (default: 1024; 0: none). Each pair takes two connections and 128 KiB at most; pairs have their turns one after
+    /// the other.
     pub relays: u32,
 }
 
@@ -40,7 +42,7 @@ impl Default for Limits {
 pub struct Refusals {
     /// Number of members with another secret.
     pub other_secret: u64,
-    /// Number of other peers: those that are no members, took too long, or were replaced.
+    /// Number of other refused peers: they are no members, took too long, or were replaced.
     pub others: u64,
     /// The last refused peer, with the reason.
     pub last: Option<String>,
@@ -101,10 +103,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address (port 0: any free one), for members that have one of these secrets. Listens at a second
-    /// port, too: a member behind a NAT connects to both, and so shows the kind of its NAT. The second port is the next
-    /// one, or any free one if `address` has port 0. If it is not available, the rendezvous works without it, with a
-    /// warning.
+    /// Listens at an address (port 0: any free port), for members that have one of these secrets. Also listens at a
+    /// second port: a member behind a NAT connects to both ports, and so shows the kind of its NAT. The second port is
+    /// the next port number, or any free port if `address` has port 0. If the second port is not available, the
+    /// rendezvous works without it, with a warning.
     ///
     /// # Errors
     /// [`crate::Error::LocalFailure`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
@@ -147,11 +149,11 @@ impl Server {
         })
     }
 
-    /// Assembles no more members: those that wait, and those that come later, are told at once that the rendezvous is
-    /// stopping (`Refused::Stopping` on the wire). Relayed pairs go on.
+    /// Assembles no more members: members that wait, and members that arrive later, are told at once that the
+    /// rendezvous is stopping (`Refused::Stopping` on the wire). Relayed pairs continue.
     pub fn close(&self) {
         self.orders.is_closed.store(true, Ordering::Release);
-        // Fails only where the thread is awake anyway.
+        // Fails only if the thread is awake anyway.
         let _ = self.waker.wake();
     }
 
@@ -170,7 +172,7 @@ impl Server {
         self.counters.relayed.load(Ordering::Acquire)
     }
 
-    /// Number of members that wait for others there.
+    /// Number of members that wait for others at this rendezvous.
     pub fn waiting(&self) -> u64 {
         self.counters.waiting.load(Ordering::Acquire)
     }
@@ -200,7 +202,7 @@ impl Drop for Server {
     }
 }
 
-/// Opens the second port: the one after `first`, or any free one (`is_any`).
+/// Opens the second port: the port after `first`, or any free port if `is_any`.
 fn second_port(first: SocketAddr, is_any: bool) -> io::Result<TcpListener> {
     let next = if is_any {
         0

@@ -21,7 +21,7 @@ fn messages_of_any_length_are_received_whole_before_and_after_they_come() {
             assert!(received.bytes == mine, "{length} bytes, posted first");
             assert_eq!((received.status.source, received.status.bytes), (other, length as u64));
         }
-        // Messages that have arrived before the receive; the last one is still at its sender.
+        // Messages that arrive before the receive; but the last message is still at its sender.
         let sends = (100..).zip(LENGTHS).map(|(tag, length)| {
             let bytes = pattern(tag.into(), length);
             all.isend(bytes, other, tag).expect("it goes")

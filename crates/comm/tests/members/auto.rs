@@ -14,7 +14,7 @@ fn link(text: &str) -> LinkChoice {
 
 #[test]
 fn members_talk_over_what_the_model_holds_to_be_the_best() {
-    // The built-in prices are those of a cloud, where a direct link is the best for this operation.
+    // The built-in prices are the prices of a cloud, where a direct link is the best for this operation.
     let auto = link("auto:s3://nowhere,redis://127.0.0.1:1,tcp,direct,op=allreduce,size=64KiB,by=time");
     let (collective, datatype) = collective_of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
     let scenario = Scenario {

@@ -1,5 +1,5 @@
-//! Tests of schedules over shared memory and over TCP: a few plain ones, to show that they run, and small collectives
-//! whose members come late.
+//! Tests of schedules over shared memory and over TCP: a few simple schedules, to show that schedules run, and small
+//! collectives whose members call late.
 
 use crate::group::{each, each_over, links, seal};
 use hotlease_comm::{
@@ -17,7 +17,7 @@ fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     numbers.into_iter().flat_map(u64::to_le_bytes).collect()
 }
 
-/// Around a ring: the partial sum goes from rank 0 to the last rank, then the sum goes from there to all ranks.
+/// Allreduce around a ring: the partial sum moves from rank 0 to the last rank, then the sum moves on to all ranks.
 fn allreduce(me: Rank, size: Rank, count: usize) -> Arc<Schedule> {
     let (input, output) = (
         AreaSpan::first(Area::Input, count),
@@ -104,8 +104,9 @@ fn schedules_run_for_one_to_nine_ranks() {
     }
 }
 
-/// Small collectives run in the calling thread while messages come soon. A member that waits longer hands its collective
-/// over, in any round; a thread beside it sends and receives, and takes messages of the collective.
+/// Small collectives run in the calling thread while messages arrive soon. A member that waits longer hands its
+/// collective over to the protocol, in any round. Another thread of the member sends and receives, and takes in
+/// messages of the collective.
 #[test]
 fn small_collectives_are_right_however_late_members_come() {
     const ROUNDS: u32 = 300;
@@ -126,7 +127,7 @@ fn small_collectives_are_right_however_late_members_come() {
                     }
                 });
                 for number in 0..ROUNDS {
-                    // Another member in each round, and none in every second one.
+                    // In every second round one member is late, each time another one.
                     if number % 2 == 0 && number / 2 % size == rank {
                         std::thread::sleep(std::time::Duration::from_micros(u64::from(number) * 5));
                     }
@@ -163,7 +164,8 @@ fn a_collective_goes_on_while_its_member_waits_for_something_else() {
                     let collective = all.start_lent(schedule, 8, input, output, sums()).expect("begun");
                     let finish = |collective: Request| collective.wait().expect("all are well");
                     if rank == 1 {
-                        // Rank 0 sends this when the collective has ended; for that, this rank must reduce and send.
+                        // Rank 0 sends this message when the collective has ended. To end it, this rank must reduce and
+                        // send.
                         all.receive(&mut [0; 1], Pattern::of(0, 5)).expect("it comes");
                         finish(collective);
                     } else {

@@ -17,7 +17,7 @@ fn members_of_one_color_are_together_in_the_order_of_their_keys() {
         |_| (),
         |all| {
             let rank = all.rank();
-            // 0, 2, 4 in reverse order; 1, 3 in rank order, with equal keys; 5 in no communicator.
+            // Ranks 0, 2, 4 in reverse order; ranks 1, 3 in rank order, with equal keys; rank 5 in no communicator.
             let color = (rank != 5).then_some(rank % 2);
             let key = if rank % 2 == 0 { -i64::from(rank) } else { 4 };
             let part = all.split(color, key).expect("all are well");
@@ -66,13 +66,14 @@ fn messages_and_barriers_of_two_communicators_never_meet() {
             twin.send(b"two", other, 1).expect("it takes it");
             all.send(b"all", other, 1).expect("it takes it");
             let mut text = [0; 3];
-            // This is received first, although the other message came before it.
+            // This message is received first, although the other message arrived before it.
             all.receive(&mut text, Pattern::ANY).expect("it comes");
             assert_eq!(&text, b"all");
             assert_eq!(all.iprobe(Pattern::ANY), Ok(None));
             twin.receive(&mut text, Pattern::ANY).expect("it comes");
             assert_eq!(&text, b"two");
-            // Half of the members are in the barrier of one communicator, half in that of the other: none may leave.
+            // Half of the members are in the barrier of one communicator, half in the barrier of the other: neither
+            // barrier may end.
             let (first, second) = if all.rank() < 2 { (&all, &twin) } else { (&twin, &all) };
             let mut begun = first.ibarrier().expect("begun");
             for _ in 0..1000 {
@@ -101,7 +102,7 @@ fn splits_of_two_communicators_go_on_at_the_same_time_and_in_any_order() {
             });
             let results = [&first, &second].map(|part| sum(part, u64::from(all.rank())).expect("all are well"));
             assert_eq!(results, [[2, 4][all.rank() as usize % 2]; 2]);
-            // A split of a part, after which the part is dropped.
+            // Splits a part, and then drops the part.
             let alone = first
                 .split(Some(first.rank()), 0)
                 .expect("all are well")
@@ -120,7 +121,7 @@ fn a_member_that_leaves_a_communicator_is_missed_there_only() {
         |all| {
             let twin = all.dup().expect("all are well");
             if all.rank() == 2 {
-                // A message that it sent before stays and can be received, a large one too.
+                // Messages that this member sent before it left can still be received, also a large message.
                 twin.send(b"last", 0, 1).expect("it takes it");
                 let large = twin.isend(vec![7; 100_000], 0, 2).expect("begun");
                 twin.finish().expect("it waits for no member");
@@ -209,7 +210,7 @@ fn communicators_can_be_replaced_and_their_limit_is_an_error() {
             let last = twins.last().expect("many");
             assert_eq!(sum(last, 2), Ok(4));
             twins.truncate(10);
-            // Both members have dropped their communicators, and know that of each other.
+            // After the barrier, both members have dropped their communicators, and each was told that the other has.
             all.barrier().expect("all are well");
             for _ in 0..20 {
                 let more: Vec<_> = (0..10).map(|_| all.dup().expect("there is room again")).collect();
@@ -324,7 +325,7 @@ fn members_of_a_group_make_a_communicator_without_the_others() {
             assert!(matches!(wrong(&[rank, rank]), Error::Options { .. }));
             assert!(matches!(wrong(&[rank, 9]), Error::NoSuchRank { rank: 9, .. }));
             let group = [3, 0, 2];
-            // Twice at a time, and after the first one has gone.
+            // Each communicator of this group is made while the previous one still exists.
             let mut earlier = None;
             for _ in 0..3 {
                 let Some(place) = group.iter().position(|member| *member == rank) else {

@@ -118,7 +118,7 @@ fn any_may_be_of_members_that_were_joined_separately() {
             let (first, second) = (join(&first), join(&second));
             first.receive(&mut [], Pattern::ANY).expect("asked");
             second.send(b"here", 1 - second.rank(), 1).expect("taken");
-            // Not finished earlier: that would end the other receive.
+            // The communicator is not finished earlier, because that would end the other receive.
             first.receive(&mut [], Pattern::ANY).expect("done");
             first.finish().expect("everything is read");
             second.finish().expect("everything is read");
@@ -278,7 +278,7 @@ fn a_message_that_has_arrived_is_received_without_waiting_and_after_those_before
             let posted = all.irecv(8, Pattern::of(0, 5)).expect("begun");
             all.barrier().expect("both are well");
             all.barrier().expect("both are well");
-            // The receive that was begun before gets the first message of its tag, and this one the second.
+            // The receive that was begun before gets the first message of its tag, and this receive the second.
             let mut received = Vec::new();
             while received.len() < 2 {
                 if let Some(status) = all.try_receive(&mut bytes, Pattern::of(0, 5)).expect("both are well") {
@@ -288,7 +288,7 @@ fn a_message_that_has_arrived_is_received_without_waiting_and_after_those_before
             }
             assert_eq!(received, [b"second".to_vec(), b"third".to_vec()]);
             assert_eq!(posted.wait().expect("it has come").bytes, b"first");
-            // It is too long: it stays, for a receive with room.
+            // The message is too long, so it is kept for a receive with enough memory.
             assert_eq!(all.try_receive(&mut bytes, Pattern::of(0, 6)), Ok(None));
             let error = all.receive(&mut bytes, Pattern::of(0, 6)).expect_err("no room");
             assert!(matches!(error, Error::Truncated { sent: 9, .. }), "{error}");

@@ -47,7 +47,7 @@ fn members_that_wait_leave_the_processors_to_others() {
         |all| {
             let mut byte = [0; 1];
             if all.rank() == 0 {
-                // Where there is shared memory, all members switch to lanes, and then wait on those.
+                // If there is shared memory, all members switch to lanes, and then wait on the lanes.
                 (1..SIZE).for_each(|rank| all.send(&[1], rank, 0).expect("sent"));
                 for rank in 1..SIZE {
                     all.receive(&mut byte, Pattern::of(rank, 0)).expect("here");
@@ -79,7 +79,7 @@ fn members_that_wait_leave_the_processors_to_others() {
 fn members_know_that_they_share_processors_over_any_link() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     if processors == 1 {
-        // If this process may use one processor only, that does not tell how many processors the node has.
+        // If this process may use only one processor, the number of processors of the node is unknown.
         return;
     }
     // The members are threads of this process, so this is not tried on the largest hosts.

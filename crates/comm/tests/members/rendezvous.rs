@@ -165,7 +165,7 @@ fn two_groups_of_one_name_and_secret_do_not_meet() {
 fn a_missing_rank_is_named_when_the_time_is_over() {
     let server = rendezvous();
     let mut options = options(&server, "lonely", 4);
-    // Long enough for all three to come.
+    // Long enough for all three members to arrive.
     options.join_timeout = Duration::from_secs(3);
     let began = Instant::now();
     let errors = scope(|scope| {
@@ -321,7 +321,7 @@ fn strangers_at_the_rendezvous_hang_no_member_and_have_to_go() {
             .for_each(|member| member.join().unwrap().expect("all are well"));
     });
     eprintln!("joined in {:?} among 100 strangers", began.elapsed());
-    // Each is closed: at once, to make room, or when its time is over.
+    // Each connection is closed: at once, to make room, or when its time is over.
     for stranger in &mut before {
         stranger.set_read_timeout(Some(group::PATIENCE)).expect("a timeout");
         let closed = match stranger.read(&mut [0; 64]) {

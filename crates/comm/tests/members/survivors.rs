@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(4);
 /// Extra time beyond the bound on a busy host.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Small messages, and large ones for which the receiver asks first.
+/// Small messages, and large messages for which the receiver asks first.
 const COUNTS: [usize; 2] = [100, 20_000];
 
 type Act = fn(&Communicator, &[u64], &mut [u64]) -> Result<(), Error>;

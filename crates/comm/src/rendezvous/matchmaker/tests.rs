@@ -202,7 +202,7 @@ fn left(connection: ConnectionId, rank: u32, lost: &[u32]) -> Join {
     join
 }
 
-/// Connections that are told to be together, by new rank.
+/// Connections of the members that are told that they have met, by new rank.
 fn together(answers: &[(ConnectionId, JoinAnswer)]) -> Vec<ConnectionId> {
     let told = answers
         .iter()
@@ -236,7 +236,7 @@ fn remaining_members_wait_for_all_members_that_none_of_them_knows_to_be_lost() {
     );
     let answers = matchmaker.join(KEY, 2, left(2, 2, &[]), None, now, group(1));
     assert_eq!(together(&answers), [1, 2, 3], "in the order of their old ranks");
-    // Rank 0 was alive, and must not take itself for the only one.
+    // Rank 0 was alive, and must not take itself for the only remaining member.
     let late = refused(matchmaker.join(KEY, 4, left(4, 0, &[1, 2, 3]), None, now, group(2)));
     assert_eq!(late, [(4, JoinRejection::MetWithoutYou)]);
     let long_after = now + MEMORY + Duration::from_millis(1);
@@ -268,7 +268,7 @@ fn a_waiting_member_reports_the_further_losses_that_it_hears_of() {
     );
     let answers = matchmaker.report_lost(1, vec![0, 3], now, group(1)).expect("it waits");
     assert_eq!(together(&answers), [1, 2]);
-    // The other member hears of the loss at the same time, but has its answer already.
+    // The other member reports the loss at the same time, but has its answer already.
     assert_eq!(matchmaker.report_lost(2, vec![0, 3], now, group(2)), None);
     assert_eq!((matchmaker.waiting(), matchmaker.next_due()), (0, None));
     // Members that meet for the first time cannot report losses.

@@ -23,7 +23,7 @@ fn server(relays: u32) -> Server {
     Server::start("127.0.0.1:0", vec![secret(1), secret(2)], limits).expect("a rendezvous")
 }
 
-/// Peer with a secret that asks what a test likes.
+/// Peer with a secret that sends the requests of a test.
 struct Guest {
     stream: TcpStream,
     cipher: Cipher,
@@ -66,7 +66,7 @@ impl Guest {
         self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         match self.stream.read(&mut [0; 8]) {
             Ok(got) => got == 0,
-            // The rendezvous has not read what the peer had sent.
+            // The rendezvous has closed the connection without reading all bytes from the peer.
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }
@@ -84,7 +84,7 @@ fn join(address: SocketAddr) -> JoinQuestion {
     })
 }
 
-/// Makes a member of the rest of three that waits for the others; behind a NAT or not.
+/// Makes a member that waits for the rest of a communicator of three; it is behind a NAT if `is_hidden`.
 fn rest(server: &Server, rank: u32, is_hidden: bool) -> Guest {
     let connection = Guest::of(server, secret(1));
     let seen = connection.stream.local_addr().expect("an address");
@@ -118,8 +118,8 @@ fn elsewhere() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], 4000))
 }
 
-/// Joins a member that says that it listens elsewhere, and shows itself with `show`; returns the place that others
-/// learn.
+/// Joins a member that claims to listen elsewhere, and calls `show` for its connection to the second port. Returns the
+/// address from which it connects, and the address that other members are told.
 fn place(show: impl FnOnce(&Guest, SocketAddr, GroupId)) -> (SocketAddr, MemberAddress) {
     let server = server(1);
     let mut connection = Guest::of(&server, secret(1)).asks(&join(elsewhere()));
@@ -173,7 +173,7 @@ fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
 #[test]
 fn a_member_that_does_not_reach_the_second_port_is_admitted_without_it() {
     let (from, place) = place(|connection, to, number| {
-        // Other peers say something there: with another number, and with another secret.
+        // Other peers send greetings to the second port: with another number, and with another secret.
         let wrong = GroupId([9; 16]);
         say(
             call_from_any(to, PATIENCE).expect("a second port"),
@@ -200,7 +200,7 @@ fn a_loss_that_both_members_learn_at_once_does_not_separate_them() {
                 assert!(matches!(connection.hears(), JoinAnswer::Seen { .. }));
             }
         }
-        // The second member reports when the report of the first one is enough already.
+        // The second member sends its report when the report of the first member is enough already.
         for turn in 0..6 {
             let Guest { stream, cipher, .. } = &mut peers[turn % 2];
             ask(stream, cipher, &JoinQuestion::Lost(vec![2])).expect("asked");
@@ -229,7 +229,7 @@ fn a_member_that_reports_impossible_losses_is_refused() {
     let mut many = rest(&server, 1, false);
     let often =
         (0..=hotlease_wire::comm::RANKS_MAX).try_for_each(|_| ask(&mut many.stream, &mut many.cipher, &lost(&[])));
-    // The peer may be turned away before it has sent all of them.
+    // The peer may be turned away before it has sent all reports.
     assert!(often.is_err() || many.is_closed());
     for mut connection in [first, rank_3, pair, another] {
         assert!(connection.is_closed());
@@ -244,7 +244,7 @@ fn two_that_ask_for_each_other_are_relayed() {
     let other_secret = Guest::of(&server, secret(2)).asks(&between(1, 0));
     let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));
     assert_eq!([one.hears(), other.hears()], [JoinAnswer::Relayed, JoinAnswer::Relayed]);
-    // They are told before they are counted.
+    // The members are told before the pair is counted.
     until_relayed(&server, 1);
     one.stream.write_all(b"through").expect("open");
     let mut through = [0; 7];
@@ -285,7 +285,7 @@ fn no_more_are_relayed_than_may() {
 fn a_member_that_asks_again_is_kept_once() {
     let server = server(1);
     let mut before = Guest::of(&server, secret(1)).asks(&between(0, 1));
-    // For a connection that a NAT has forgotten.
+    // The member asks again, as if a NAT had forgotten its first connection.
     let mut again = Guest::of(&server, secret(1)).asks(&between(0, 1));
     assert!(before.is_closed());
     let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));

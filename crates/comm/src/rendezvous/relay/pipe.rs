@@ -6,12 +6,12 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// Bytes that are kept for each direction, at most.
+/// Maximum number of bytes that are kept for each direction.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes after which it is the turn of other pairs.
+/// Number of bytes after which other pairs have their turn.
 const TURN_BYTES: usize = 256 * 1024;
-/// Time without a byte after which the system probes a connection. Members say that they are alive several times a
-/// second: after this time, and [`QUESTIONS`] probes, a host is gone.
+/// Time without a byte after which the system probes a connection. Members send signs of life several times a second,
+/// so a host that is silent for this time and for [`QUESTIONS`] probes is gone.
 const SILENCE: Duration = Duration::from_secs(15);
 const QUESTION_EVERY: Duration = Duration::from_secs(5);
 const QUESTIONS: u32 = 3;
@@ -21,13 +21,13 @@ const QUESTIONS: u32 = 3;
 pub(in crate::rendezvous) enum PipeState {
     /// There is nothing to do until the system reports an event.
     Idle,
-    /// It is the turn of other pairs.
+    /// There is more to do, but other pairs have their turn first.
     More,
     /// Both sides have ended, or one of them is gone.
     Ended,
 }
 
-/// Bytes that one side has sent and the other has not got yet.
+/// Bytes that one side has sent and the other side has not received yet.
 struct Flow {
     buffer: Vec<u8>,
     at: usize,
@@ -58,7 +58,7 @@ impl Flow {
         self.at == self.buffer.len()
     }
 
-    /// Moves as many bytes as it can now; returns their number. Fails if nothing more can reach the receiving side.
+    /// Moves as many bytes as possible now; returns their number. Fails if nothing more can reach the receiving side.
     fn step(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<usize> {
         if self.is_empty() && !self.has_ended {
             self.at = 0;
@@ -97,7 +97,7 @@ fn is_not_now(error: &io::Error) -> bool {
 }
 
 impl Pipe {
-    /// Makes a pipe between two members; each side comes with the bytes that are to be sent to it first.
+    /// Makes a pipe between two members. `sides` has the connection of each member, and the bytes to send to it first.
     pub(in crate::rendezvous) fn new(sides: [(TcpStream, Vec<u8>); 2]) -> Self {
         let [(one, to_one), (other, to_other)] = sides;
         let keepalive = TcpKeepalive::new().with_time(SILENCE);
@@ -118,7 +118,7 @@ impl Pipe {
         self.streams.each_mut()
     }
 
-    /// Moves bytes in both directions, as many as it can now.
+    /// Moves as many bytes as possible now, in both directions.
     pub(in crate::rendezvous) fn turn(&mut self) -> PipeState {
         let [one, other] = &self.streams;
         let [from_one, from_other] = &mut self.flows;

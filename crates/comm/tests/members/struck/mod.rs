@@ -26,8 +26,8 @@ const SLACK: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(3);
 /// Number of collectives that each group completes before the signal.
 const ROUNDS: usize = 3;
-/// Message of the victims' process after these rounds. Other members cannot know: a member that only sends to the
-/// victim may do so before the victim has joined.
+/// Message of the victims' process after these rounds. Other members cannot report this, because a member that only
+/// sends to the victim may complete its rounds before the victim has joined.
 const GOES_ROUND: &str = "every victim goes round";
 
 /// Collectives that are run repeatedly: each operation, with a healthy root, and, if it has a root, with the victim as

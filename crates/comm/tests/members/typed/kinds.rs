@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub(super) trait Kind: Plain + Debug + PartialEq {
-    /// Element that a rank gives at this index.
+    /// Element that a rank contributes at this index.
     fn of(rank: Rank, index: usize) -> Self;
     fn operator() -> Operator;
     /// Result of the operator for two elements, computed in the simplest way.
@@ -42,7 +42,7 @@ pub(super) const KINDS: [(usize, AllOperations); 13] = [
 /// Type whose operator does not commute.
 pub(super) const FUNCTIONS: (usize, AllOperations) = kind::<Function>();
 
-/// Number that depends on rank and index, below 2^24: sums of a few are exact in floats too.
+/// Number that depends on rank and index. It is below 2^24, so that sums of a few numbers are exact in floats too.
 fn number(rank: Rank, index: usize) -> u32 {
     (index as u32)
         .wrapping_mul(2_654_435_761)
@@ -125,8 +125,8 @@ impl Kind for Nearest {
     }
 }
 
-/// `x -> scale * x + offset`, of numbers of 32 bits. The composition of two is of the same kind, and depends on their
-/// order.
+/// Function `x -> scale * x + offset` of 32-bit numbers. The composition of two such functions has the same form, and
+/// depends on their order.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Function {

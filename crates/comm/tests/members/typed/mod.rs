@@ -271,7 +271,7 @@ impl TypedCase<'_> {
             .expect("begun");
         self.same("ireduce_scatter_block", &begun.wait().expect("all are well"), own);
 
-        // The part of each member for this member.
+        // The part that each member sends to this member.
         let part = |from| given::<K>(from, count * size as usize)[me as usize * count..][..count].to_vec();
         let parts: Vec<K> = (0..size).flat_map(part).collect();
         let mut result = blank(parts.len());
@@ -335,8 +335,8 @@ impl TypedCase<'_> {
     }
 }
 
-/// Bytes that a member gives: none, one element, an odd length, one more than is sent without asking, many, and over a
-/// mebibyte, which is then shared among the ranks.
+/// Bytes that a member contributes: none, one element, an odd length, one byte more than is sent without asking, many,
+/// and over a mebibyte, which is then shared among the ranks.
 pub const LENGTHS: [usize; 6] = [0, 1, 57, 16_385, 40_000, 1_200_001];
 /// From this many bytes on, the elements are shared among the ranks.
 const MANY: usize = 1 << 20;
