@@ -51,7 +51,7 @@ pub struct Recipe {
     pub algorithm: Algorithm,
     /// Whether the algorithm runs between the leaders of nodes only, with trees inside the nodes.
     pub by_nodes: bool,
-    /// Number of elements that [`Algorithm::Chain`] sends at a time; 0: all.
+    /// Number of elements that [`Algorithm::Chain`] sends at a time; 0 for all elements.
     pub segment: usize,
 }
 
@@ -125,8 +125,8 @@ impl Recipe {
         self.build_part(call, 0..usize::MAX).map(|part| part.schedule)
     }
 
-    /// Builds some of the rounds: for models with so many ranks that the rounds of all ranks would not fit in memory.
-    /// Rounds are counted from 0 in the order of planning. A round in which this rank does nothing counts, but is left
+    /// Builds only the rounds in `rounds`. Models use this if the rounds of all ranks would not fit in memory. Rounds
+    /// are numbered from 0 in the order of planning. A round in which this rank does nothing has a number, but is left
     /// out.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use crate::schedule::{Area, AreaSpan, Step};
 /// The three areas of a schedule, as bytes.
 #[derive(Debug)]
 pub struct Areas<'a> {
-    /// Data that the caller gives.
+    /// Data of the caller.
     pub input: &'a [u8],
     /// Memory for the caller's result.
     pub output: &'a mut [u8],
@@ -21,7 +21,7 @@ impl Areas<'_> {
     ///
     /// # Panics
     ///
-    /// If the span is not inside its area; [`Schedule::check`](crate::Schedule::check) finds that out before.
+    /// If the span is not inside its area, which [`Schedule::check`](crate::Schedule::check) reports before.
     pub fn read(&self, span: AreaSpan) -> &[u8] {
         let range = self.range(span);
         match span.area {
@@ -79,7 +79,7 @@ impl Areas<'_> {
         span.offset * self.element..span.end() * self.element
     }
 
-    /// Borrows some spans for reading and one for writing, which must not overlap the others.
+    /// Borrows some spans for reading and one span for writing, which must not overlap the spans for reading.
     fn borrow<const N: usize>(&mut self, read: [AreaSpan; N], write: AreaSpan) -> ([&[u8]; N], &mut [u8]) {
         let (target, sources) = (self.range(write), read.map(|span| self.range(span)));
         let (written, other) = match write.area {

@@ -75,7 +75,7 @@ pub struct Question<'a> {
     pub call: &'a CollectiveCall<'a>,
     /// The link that the collective uses.
     pub link: LinkKind,
-    /// Number of nodes that the ranks are on; 0: unknown.
+    /// Number of nodes that the ranks are on; 0 if it is unknown.
     pub nodes: usize,
     /// Whether a node has more members than processors.
     pub is_crowded: bool,
@@ -83,8 +83,8 @@ pub struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// Makes a question about a call that has passed [`CollectiveCall::check`]. Assumes that each member has a
-    /// processor of its own. Counts the nodes each time: a caller with many questions counts them once itself, and sets
-    /// the fields of each question instead of calling this.
+    /// processor of its own. Counts the nodes in each call: a caller with many questions should count the nodes once,
+    /// and set the fields of each question instead of calling this.
     pub fn new(call: &'a CollectiveCall<'a>, link: LinkKind) -> Self {
         let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
@@ -200,7 +200,7 @@ impl Table {
         &self.rules
     }
 
-    /// Chooses a recipe that can do the call, without allocating: that of the first rule that fits, else the
+    /// Chooses a recipe that can do the call, without allocating: the recipe of the first rule that fits, else the
     /// operation's first algorithm that can do the call.
     pub fn choose(&self, question: &Question) -> Recipe {
         let bytes = question.call.bytes();
@@ -303,7 +303,7 @@ pub struct Explanation {
     pub recipe: Recipe,
     /// The choice in words.
     pub summary: String,
-    /// Rules of the operation up to the one that is followed, with the reason why each earlier one does not fit.
+    /// Rules of the operation up to the rule that is followed, with the reason why each earlier rule does not fit.
     pub lines: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::schedule::Rank;
 /// An operation with its arguments at one rank. Counts are in elements.
 #[derive(Debug, Clone, Copy)]
 pub enum Collective<'a> {
-    /// No rank goes on before all ranks have arrived.
+    /// No rank continues before all ranks have called.
     Barrier,
     /// The input of the root becomes the output of every other rank. The root has no output.
     Broadcast {
@@ -23,10 +23,10 @@ pub enum Collective<'a> {
     Gather {
         /// The receiving rank.
         root: Rank,
-        /// Blocks whose lengths all ranks know; their positions in the output are used at the root only.
+        /// Blocks whose lengths all ranks have; their positions in the output are used only at the root.
         blocks: Blocks<'a>,
     },
-    /// A gather in which only the root knows the lengths of all blocks.
+    /// A gather in which only the root has the lengths of all blocks.
     Gatherv {
         /// The receiving rank.
         root: Rank,
@@ -39,10 +39,10 @@ pub enum Collective<'a> {
     Scatter {
         /// The sending rank.
         root: Rank,
-        /// Blocks whose lengths all ranks know; their positions in the input are used at the root only.
+        /// Blocks whose lengths all ranks have; their positions in the input are used only at the root.
         blocks: Blocks<'a>,
     },
-    /// A scatter in which only the root knows the lengths of all blocks.
+    /// A scatter in which only the root has the lengths of all blocks.
     Scatterv {
         /// The sending rank.
         root: Rank,
@@ -100,7 +100,7 @@ pub enum Collective<'a> {
     },
     /// An all-to-all exchange with blocks of any length.
     Alltoallv {
-        /// One block for each rank, in the input. In place, the blocks are those of `received`, in the output.
+        /// One block for each rank, in the input. In place, the blocks of `received` in the output are sent instead.
         sent: Blocks<'a>,
         /// One block from each rank, in the output.
         received: Blocks<'a>,
@@ -158,7 +158,7 @@ impl<'a> Collective<'a> {
         self.operator().is_none_or(Operator::commutes)
     }
 
-    /// The same collective by another operator, if it reduces.
+    /// Returns this collective, with another operator if it reduces.
     pub fn with_operator(mut self, other: &'a Operator) -> Self {
         match &mut self {
             Collective::Reduce { operator, .. }
@@ -185,7 +185,7 @@ pub struct CollectiveCall<'a> {
     pub ranks: Rank,
     /// Whether the caller's data is already in the output, at the position of its result or of its block
     /// (`MPI_IN_PLACE`). In gather, scatter and reduce, the flag has an effect at the root only; the root of a scatter
-    /// then receives no block. Ranks need not agree.
+    /// then receives no block. The flag may differ between ranks.
     pub in_place: bool,
     /// The node of each rank, if known; the same at all ranks.
     pub nodes: Option<&'a [u32]>,
@@ -257,8 +257,8 @@ impl<'a> CollectiveCall<'a> {
         }
     }
 
-    /// Number of elements that decides the algorithm, which all ranks must know: the elements of a broadcast or
-    /// reduction, or all blocks that one rank sends or receives. 0 if the ranks do not all know it.
+    /// Number of elements by which the algorithm is chosen: the elements of a broadcast or reduction, or all blocks
+    /// that one rank sends or receives. It is 0 if not all ranks have this number, because all must choose the same.
     pub fn size(&self) -> usize {
         let ranks = self.ranks as usize;
         match self.collective {

@@ -1,8 +1,8 @@
 //! Simulation of a collective: the schedules of all ranks run on a model of their links.
 //!
 //! A rank is a processor with two ports, one for output and one for input. A message of `m` bytes occupies each port
-//! for `g + m G`, and arrives `L + m G` after it began to leave; the reductions and copies of a round follow its last
-//! message. That is LogGP without the processor's overhead `o`, which is part of `L` here; with `g = L` it is the
+//! for `g + m G`, and arrives `L + m G` after its start; the reductions and copies of a round follow the round's last
+//! message. This model is LogGP without the processor's overhead `o`, which is part of `L` here; with `g = L` it is the
 //! alpha-beta model of single-ported nodes.
 //!
 //! Alexandrov, Ionescu, Schauser, Scheiman: LogGP (1995); Hoefler, Schneider, Lumsdaine: LogGOPSim (2010).
@@ -22,7 +22,7 @@ use transit::{Arrival, Transit};
 pub struct LinkCost {
     /// Time from the start of an empty message at the sender to its end at the receiver (`L`, or alpha).
     pub latency_s: f64,
-    /// Time from the end of one message of a rank to the start of its next one (`g`).
+    /// Time from the end of one message of a rank to the start of the rank's next message (`g`).
     pub message_s: f64,
     /// Time for each byte (`G`, or beta).
     pub byte_s: f64,
@@ -37,18 +37,18 @@ pub struct StoreCost {
     pub read_s: f64,
     /// Time for each byte that one rank writes or reads.
     pub byte_s: f64,
-    /// Time for each byte that all ranks together write: a store of one server has one port. Their sum is a lower bound
-    /// of the time of the whole collective.
+    /// Time for each byte that all ranks together write: a store of one server has one port. The sum of these times is
+    /// a lower bound of the time of the whole collective.
     pub shared_write_byte_s: f64,
-    /// Time for each byte that all ranks together read; their sum is a lower bound as well.
+    /// Time for each byte that all ranks together read. The sum of these times is also a lower bound.
     pub shared_read_byte_s: f64,
-    /// Time for each object that all ranks together write: a store accepts a limited number in a second. Their sum is a
-    /// lower bound as well.
+    /// Time for each object that all ranks together write: a store accepts a limited number of objects in a second. The
+    /// sum of these times is also a lower bound.
     pub shared_write_s: f64,
-    /// Time for each read of all ranks together, successful or not; their sum is a lower bound as well.
+    /// Time for each read of all ranks together, successful or not. The sum of these times is also a lower bound.
     pub shared_read_s: f64,
-    /// Sleep of a reader before it asks again for an object that does not exist yet; doubled each time. 0: the store
-    /// lets the reader wait.
+    /// Sleep of a reader before it asks again for an object that does not exist yet; doubled each time. It is 0 if the
+    /// store lets the reader wait.
     pub poll_first_s: f64,
     /// Longest sleep of a reader.
     pub poll_most_s: f64,
@@ -94,7 +94,7 @@ impl StoreCost {
 pub struct Costs<'a> {
     /// Link between a sender and a receiver.
     pub link: &'a dyn Fn(Rank, Rank) -> LinkCost,
-    /// Store, for links through one.
+    /// Store, for links that go through a store.
     pub store: StoreCost,
     /// Time to reduce a byte (gamma).
     pub reduce_byte_s: f64,
@@ -131,8 +131,8 @@ const ROUNDS_AT_ONCE: usize = 2_000_000;
 /// Runs the schedules of all ranks on a model; an element has `element` bytes.
 ///
 /// `build(rank, rounds)` returns some rounds of a rank, as [`Recipe::build_part`](crate::Recipe::build_part) does: the
-/// schedules of a ring of 10,000 ranks do not fit in any memory, so each is built in several pieces. It must return
-/// the same rounds each time.
+/// schedules of a ring of 10,000 ranks do not fit in any memory, so each schedule is built in several pieces. `build`
+/// must return the same rounds each time.
 ///
 /// ```
 /// use hotlease_collectives::cost::{Costs, LinkCost, StoreCost, simulate};
@@ -162,7 +162,7 @@ pub fn simulate(
     Simulation::new(ranks, element, costs, build, window).run()
 }
 
-/// One step of a schedule, in compact form. The local work of a round is one event, its last.
+/// One step of a schedule, in compact form. The local work of a round is one event, the last event of the round.
 #[derive(Clone, Copy)]
 enum Event {
     Send { to: Rank, bytes: u64 },
@@ -174,10 +174,10 @@ enum Event {
 
 #[derive(Clone, Copy)]
 struct StoredObject {
-    /// Earliest time at which it can be read, seconds.
+    /// Earliest time at which the object can be read, seconds.
     readable: f64,
     bytes: u64,
-    /// Number of reads that are still to come.
+    /// Number of reads that have not been made yet.
     readers: u32,
 }
 
@@ -190,7 +190,7 @@ struct RankState {
     out_free: f64,
     /// Time at which the input port becomes free.
     in_free: f64,
-    /// Events of rounds that were built and not processed.
+    /// Events, not processed yet, of the rounds that were built.
     events: VecDeque<Event>,
     /// Index of the next round to build.
     built: usize,
@@ -201,7 +201,7 @@ struct RankState {
     finished: bool,
     /// Arrivals of the current round.
     arrivals: Vec<Arrival>,
-    /// Time at which everything that the rank has sent or written is out.
+    /// Time at which everything that the rank has sent or written has left it.
     out_done: f64,
     /// Bytes sent and written.
     bytes: u64,
@@ -413,7 +413,7 @@ impl RankState {
 
 fn push_events(events: &mut VecDeque<Event>, round: &Round, element: u64, costs: &Costs) {
     let bytes = |count: usize| count as u64 * element;
-    // Output does not wait for input.
+    // Sends and writes do not wait for receives and reads.
     for step in &round.transfers {
         match *step {
             Step::Send { to, from } => events.push_back(Event::Send {

@@ -21,11 +21,11 @@ pub enum Datatype {
     Complex64,
     /// Two `f64`.
     Complex128,
-    /// A byte that is a truth value: any value but 0 is true.
+    /// A byte that is a truth value: any value except 0 is true.
     Bool,
     /// Single bytes that are not numbers.
     Bytes,
-    /// An `i32` and the `i32` index of where it is: C's `struct { int value; int index; }`, as in `MPI_2INT`.
+    /// An `i32` and its `i32` index: C's `struct { int value; int index; }`, as in `MPI_2INT`.
     I32Index,
     /// An `i64`, its `i32` index, and 4 bytes of any content, as in `MPI_LONG_INT`.
     I64Index,
@@ -33,7 +33,7 @@ pub enum Datatype {
     F32Index,
     /// An `f64`, its `i32` index, and 4 bytes of any content, as in `MPI_DOUBLE_INT`.
     F64Index,
-    /// A record of this many bytes that stay together. Only user-defined operators know its content.
+    /// A record of this many bytes, which is never split. Only user-defined operators interpret its content.
     Record(NonZeroU32),
 }
 

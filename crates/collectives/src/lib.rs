@@ -1,18 +1,20 @@
-//! L1: planning of collectives: what each rank does, by which algorithm, and what that takes and costs. Pure: no I/O,
-//! no threads, no clocks.
+//! Level 1 of hotlease: planning of collectives: what each rank does, by which algorithm, and the time and price of
+//! this. Pure: no I/O, no threads, no clocks.
 //!
-//! * A **[`CollectiveCall`]** is what one rank asks for; a **[`Recipe`]** is how it is done; a **[`Schedule`]** holds
-//!   the steps of one rank in one collective: rounds of transfers that run at the same time, each followed by copies
-//!   and reductions. A schedule is pure data, so every collective is non-blocking by itself, and can be tested in
-//!   memory for any number of ranks. [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each
-//!   [`Operation`]; [`Areas`] runs its local steps, with an [`Operator`] for a [`Datatype`].
+//! * A **[`CollectiveCall`]** is a collective as one rank calls it. A **[`Recipe`]** is an algorithm for it. A
+//!   **[`Schedule`]** contains the steps of one rank in one collective: in each round, transfers that run at the same
+//!   time, and then copies and reductions. A schedule is pure data, so every collective is non-blocking by itself, and
+//!   can be tested in memory for any number of ranks. [`Recipe::build`] makes a schedule, by one of several
+//!   [`Algorithm`]s for each [`Operation`]. [`Areas`] runs the local steps of a schedule, with an [`Operator`] for a
+//!   [`Datatype`].
 //! * A **[`Table`]** chooses the algorithm for a call, and explains the choice.
 //! * **[`cost`]** simulates thousands of ranks from the latency and bandwidth of their links; **[`model`]** adds the
 //!   price, and chooses the link.
 //!
 //! `hotlease_comm` runs schedules between members, and re-exports everything here.
 //!
-//! Steps of rank 1 of 4 in an allreduce, where every rank gets the sum of the 1000 numbers of 8 bytes of all ranks:
+//! Steps of rank 1 of 4 in an allreduce: each rank contributes 1000 numbers of 8 bytes, and every rank gets the 1000
+//! sums.
 //!
 //! ```
 //! use hotlease_collectives::{Collective, CollectiveCall, Datatype, LinkKind, Operator, Question, Step, Table};

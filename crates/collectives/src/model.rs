@@ -1,12 +1,13 @@
 //! Time and price of a collective on each link, and choice of the best link for it.
 //!
-//! *Time* is that of [`cost`](crate::cost): the schedules that the [`Table`] chooses, simulated with the link's times.
-//! *Price* is the sum of three terms: the functions that wait (seconds, times ranks, times memory), the servers (the
-//! rendezvous of direct links, a Redis node), and the requests, which are counted in the same schedules. The terms are
-//! those of Copik, Böhringer, Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions (2023).
+//! *Time* comes from [`cost`](crate::cost), which simulates the schedules that the [`Table`] chooses with the link's
+//! times. *Price* is the sum of three terms: the functions that wait (seconds, times ranks, times memory), the servers
+//! (the rendezvous of direct links, a Redis node), and the requests, which are counted in the same schedules. The terms
+//! are taken from Copik, Böhringer, Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions
+//! (2023).
 //!
 //! [`LinkPrices`] has the times and prices with their sources. In this module, time is in seconds and money in one
-//! currency; a field of a file in another unit has the unit in its name.
+//! currency; if a field of a file has another unit, the field's name contains the unit.
 //!
 //! ```
 //! use hotlease_collectives::model::{Criterion, LinkPrices, Scenario, choose, collective_of_size};
@@ -55,7 +56,8 @@ pub const RANKS_MAX: Rank = 100_000;
 const BYTES_MAX: u128 = 1 << 40;
 /// Maximum number of messages or requests that are simulated: more would take minutes.
 const TRANSFERS_MAX: u64 = 500_000_000;
-/// A recipe with more transfers is simulated only if it can be the fastest: ten thousand ranks then take seconds.
+/// Number of transfers above which a recipe is simulated only if it can be the fastest. With this limit, the estimates
+/// for ten thousand ranks take seconds.
 const TRANSFERS_SMALL: u64 = 2_000_000;
 /// Maximum number of transfers at a time: more would not fit in memory.
 const AT_ONCE_MAX: u64 = 20_000_000;
@@ -66,11 +68,11 @@ const BYTES_PER_GIB: f64 = (1u64 << 30) as f64;
 /// A collective between functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario<'a> {
-    /// The call as any rank makes it; if ranks call it differently, the call of the root.
+    /// The call of any rank; if the calls differ between ranks, the call of the root.
     pub call: CollectiveCall<'a>,
     /// Memory of each function, which is charged for while the function waits.
     pub memory_bytes: u64,
-    /// Number of these operations that share the servers in an hour. `None`: servers are charged for the duration of
+    /// Number of these operations that share the servers in an hour. If `None`, servers are charged for the duration of
     /// the operation.
     pub operations_per_hour: Option<f64>,
 }
@@ -116,7 +118,7 @@ impl Scenario<'_> {
 
 /// Makes an operation in which all ranks have equal counts. `elements` is the size of a broadcast, reduction or scan;
 /// for other operations it is the size of all blocks that one rank sends or receives, divided among the ranks and
-/// rounded up. Operations without a root ignore `root`; those that reduce add.
+/// rounded up. Operations without a root ignore `root`; operations that reduce use [`Operator::Sum`].
 pub fn collective_of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
     let (count, block) = (elements, elements.div_ceil((ranks as usize).max(1)));
     let (blocks, operator) = (Blocks::Equal(block), &Operator::Sum);
@@ -228,7 +230,7 @@ impl Criterion {
         }
     }
 
-    /// Best of several estimates; the first of equal ones.
+    /// Best of several estimates; the first one if several are equally good.
     pub fn best(self, estimates: &[Estimate]) -> Option<&Estimate> {
         let order = |a: &&Estimate, b: &&Estimate| self.measure(a).total_cmp(&self.measure(b));
         estimates.iter().min_by(order)
@@ -356,8 +358,8 @@ pub fn estimate_by(
     })
 }
 
-/// Share of the price of a server's hour: of `n` operations in an hour, each pays `1 / n`; otherwise the operation pays
-/// for its own seconds.
+/// Part of a server's hourly price that an operation pays: `1 / n` if the scenario has `n` operations in an hour,
+/// otherwise the part for the operation's own seconds.
 fn server_share(scenario: &Scenario, outcome: &SimulationResult, hour_price: f64) -> f64 {
     hour_price
         * match scenario.operations_per_hour {

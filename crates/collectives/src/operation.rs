@@ -108,7 +108,7 @@ pub enum Algorithm {
     ObjectsRoot,
     /// Through a store; each rank reduces one share.
     ObjectsScattered,
-    /// Through a store, with the ranks 1, 2, 4... away.
+    /// Through a store: exchanges with the ranks 1, 2, 4... away.
     ObjectsDoubling,
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Computes `second = first op second` for all elements of two slices of the same length, like an MPI user function.
-/// It must be associative.
+/// The operation must be associative.
 pub type UserFunction = dyn Fn(&[u8], &mut [u8], Datatype) + Send + Sync;
 
 /// Operation that a reduction applies to two elements.
@@ -42,13 +42,13 @@ pub enum Operator {
     User {
         /// The function.
         function: Arc<UserFunction>,
-        /// Whether the order of the operands does not matter. If it does, operands are in rank order.
+        /// Whether the operands may be in any order; if `false`, operands are in rank order.
         commutes: bool,
     },
 }
 
 impl Operator {
-    /// Returns whether the order of the operands does not matter.
+    /// Returns whether the operands may be in any order.
     pub const fn commutes(&self) -> bool {
         match self {
             Operator::User { commutes, .. } => *commutes,
@@ -75,7 +75,7 @@ impl Operator {
         }
     }
 
-    /// Returns the operator for elements of one type; look it up once for each collective.
+    /// Returns the operator for elements of one type; call this once for each collective.
     ///
     /// ```
     /// use hotlease_collectives::{Datatype, Operands, Operator};
@@ -153,7 +153,7 @@ enum ReductionKind {
 const COPY_BYTES: usize = 16 * 1024;
 
 impl Reduction {
-    /// Whether this is an operator of this library: it neither panics nor calls a user's code.
+    /// Whether this is an operator of this library, which neither panics nor calls a user's code.
     pub const fn is_predefined(&self) -> bool {
         matches!(self.0, ReductionKind::Kernel(_))
     }

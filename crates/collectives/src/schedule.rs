@@ -8,9 +8,9 @@ pub type Rank = u32;
 /// Memory that holds elements of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Area {
-    /// Data that the caller gives. Never written.
+    /// Data of the caller. Never written.
     Input,
-    /// Result for the caller. In place, it is also the data that the caller gives, and there is no input.
+    /// Result for the caller. In place, it also contains the caller's data, and there is no input.
     Output,
     /// Scratch memory of the schedule: [`Schedule::scratch`] elements, with undefined content at first.
     Scratch,
@@ -88,7 +88,7 @@ pub enum Step {
     },
     /// Writes an object that other ranks read, on links through a store.
     Publish {
-        /// Name of the object among those that this rank publishes in this collective.
+        /// Name of the object among the objects that this rank publishes in this collective.
         key: u32,
         /// The content.
         from: AreaSpan,
@@ -101,7 +101,7 @@ pub enum Step {
         of: Rank,
         /// Name of the object at the publishing rank.
         key: u32,
-        /// Memory for the content, of exactly its length.
+        /// Memory for the content, exactly as long as the object.
         into: AreaSpan,
     },
     /// Copies elements between two spans, which have the same length and do not overlap.
@@ -149,7 +149,7 @@ pub struct Round {
 /// Steps of one rank in one collective: rounds, one after the other.
 ///
 /// Messages match by sender and order alone, so two ranks need not have the same number of rounds. A transfer without
-/// elements is never made: both sides know that it is empty.
+/// elements is never made, because both sides can compute that it is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Number of elements in [`Area::Scratch`].

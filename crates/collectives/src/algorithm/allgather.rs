@@ -7,10 +7,10 @@ use super::plan::{RankGroup, SchedulePlan};
 use super::{broadcast, gather};
 use crate::schedule::AreaSpan;
 
-/// Around a ring: `p - 1` steps, and a member sends all blocks but one.
+/// Around a ring: `p - 1` steps, and a member sends all blocks except one.
 pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     for round in plan.begin_passes(1..group.size) {
-        // The first block is sent from where the caller has it, and copied while it is under way.
+        // This member's block is sent from the caller's memory, and copied to its position during the transfer.
         let sent = if round == 1 {
             mine
         } else {
@@ -39,8 +39,8 @@ pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks
 }
 
 /// Recursive doubling: neighbours exchange the blocks that they have, then pairs do, then groups of four. Takes `log2
-/// p` steps, and a member sends all blocks but one. If `p` is not a power of two, it takes 2 steps more, and a rank
-/// sends about twice as much.
+/// p` steps, and a member sends all blocks except one. If `p` is not a power of two, the allgather takes 2 steps more,
+/// and a member sends about twice that number of blocks.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 pub(crate) fn recursive_doubling(
@@ -84,9 +84,9 @@ pub(crate) fn recursive_doubling(
     unpack(plan, group, &blocks, all, user);
 }
 
-/// Bruck's algorithm: in round `k` each member sends the up to `2^k` blocks that it has to the member `2^k` before it.
-/// Takes `ceil(log2 p)` steps for any `p`, and a member sends all blocks but one; at the end the blocks are copied to
-/// their final positions.
+/// Bruck's algorithm: in round `k` each member sends the blocks that it has, up to `2^k`, to the member `2^k` before
+/// it. Takes `ceil(log2 p)` steps for any `p`, and a member sends all blocks except one; at the end the blocks are
+/// copied to their final positions.
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems (1997).

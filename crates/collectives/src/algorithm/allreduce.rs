@@ -94,8 +94,8 @@ pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, i
     }
 }
 
-/// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages. A chain of messages
-/// in which each waits for the one before has two, for any number of members.
+/// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages. The longest chain of
+/// messages that wait for each other has two messages, for any number of members.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     reduce::linear(plan, group, 0, mine, into);
     broadcast::linear(plan, group, 0, into);

@@ -7,8 +7,8 @@ use crate::schedule::AreaSpan;
 /// All transfers at once: `p - 1` messages each way. Each member begins with a different peer, so that no member is the
 /// first peer of all others.
 ///
-/// The messages between two members are those of [`pairwise`], so members that choose differently still understand
-/// each other.
+/// Two members exchange the same messages as in [`pairwise`], so members that choose different algorithms still
+/// understand each other.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, sent: (&Blocks, AreaSpan), got: (&Blocks, AreaSpan)) {
     for distance in 1..group.size {
         exchange(plan, group, distance, sent, got);
@@ -49,15 +49,16 @@ fn copy_own(plan: &mut SchedulePlan, group: &RankGroup, sent: (&Blocks, AreaSpan
     plan.copy(sent.0.of(sent.1, group.me), got.0.of(got.1, group.me));
 }
 
-/// Bruck's algorithm, for blocks of `count` elements. A block that has `d` ranks to go travels by the bits of `d`,
-/// together with all other blocks that have the same bit set. Takes `ceil(log2 p)` steps and messages, with about
-/// `n/2` elements in each.
+/// Bruck's algorithm, for blocks of `count` elements. A block for the member `d` ranks away is sent on once for each
+/// bit that is set in `d`, together with all other blocks that have this bit set. Takes `ceil(log2 p)` steps and
+/// messages, with about `n/2` elements in each.
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems (1997).
 pub(crate) fn bruck(plan: &mut SchedulePlan, group: &RankGroup, count: usize, from: AreaSpan, to: AreaSpan) {
     let size = group.size;
-    // Position `d` holds the block that still has `d` ranks to go; at first, the own block for that member.
+    // Position `d` contains the block that moves `d` ranks in all; at first, this member's block for the member `d`
+    // ranks after it.
     let travelling = plan.allocate_scratch(size * count);
     let at = |place: usize| travelling.part(place * count, count);
     for distance in 0..size {

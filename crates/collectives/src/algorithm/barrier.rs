@@ -26,9 +26,9 @@ pub(crate) fn tree(plan: &mut SchedulePlan, group: &RankGroup) {
     release(plan, group);
 }
 
-/// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages, as many as along a tree. But a chain
-/// of messages in which each waits for the one before has at most two, for any number of members. For members that
-/// share processors: there, each switch from one member to another takes longer than a message.
+/// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages, the same number as along a tree. But
+/// the longest chain of messages that wait for each other has two messages, for any number of members. This is for
+/// members that share processors: there, each switch from one member to another takes longer than a message.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     if group.me == 0 {
@@ -63,7 +63,7 @@ pub(crate) fn arrive(plan: &mut SchedulePlan, group: &RankGroup) {
     }
 }
 
-/// Holds all members until member 0 has arrived here.
+/// Makes all members wait until member 0 has reached this step.
 pub(crate) fn release(plan: &mut SchedulePlan, group: &RankGroup) {
     let tree = Tree::new(group, 0);
     let [told, heard] = tokens(plan);

@@ -34,7 +34,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// Number of elements in the blocks of this many ranks together.
+    /// Total number of elements in the blocks of `ranks` ranks.
     pub fn total(&self, ranks: usize) -> usize {
         match self {
             Blocks::Equal(count) => count.saturating_mul(ranks),
@@ -42,7 +42,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// Length that a buffer needs to hold the blocks of all ranks, in elements.
+    /// Length that a buffer needs for the blocks of all ranks, in elements.
     pub fn extent(&self, ranks: usize) -> usize {
         match self {
             Blocks::Equal(count) => count * ranks,
@@ -58,7 +58,7 @@ impl Blocks<'_> {
     pub fn consecutive_starts(counts: &[usize]) -> Vec<usize> {
         let starts = counts.iter().scan(0usize, |next, count| {
             let start = *next;
-            // Blocks that are too long are refused with all other arguments.
+            // Blocks that are too long are refused when all arguments are checked.
             *next = next.saturating_add(*count);
             Some(start)
         });
@@ -135,7 +135,7 @@ impl PackedBlocks {
         }
     }
 
-    /// Number of elements at these positions together.
+    /// Total number of elements at these positions.
     pub fn count(&self, places: Range<usize>) -> usize {
         self.start(places.end) - self.start(places.start)
     }

@@ -9,13 +9,13 @@ pub(crate) struct Fold {
     /// Number of active members, a power of two.
     pub size: usize,
     paired: usize,
-    /// Number of the pair whose lower member is active; in all other pairs the higher member is.
+    /// Number of the pair whose lower member is active; in all other pairs the higher member is active.
     lower_of: usize,
 }
 
-/// Part that a member plays.
+/// Role of a member.
 pub(crate) enum FoldRole {
-    /// The member takes part under this number, for its partner too if it has one.
+    /// The member takes part under this number, also on behalf of its partner if it has one.
     Active { number: usize, partner: Option<usize> },
     /// The partner takes part on the member's behalf.
     Idle { partner: usize },
@@ -31,7 +31,7 @@ impl Fold {
         }
     }
 
-    /// Chooses such that `active` is an active member.
+    /// Makes a choice in which `active` is an active member.
     pub fn with_active(group: &RankGroup, active: usize) -> Self {
         let fold = Fold::new(group);
         let lower = active < 2 * fold.paired && active.is_multiple_of(2);
@@ -68,7 +68,7 @@ impl Fold {
         }
     }
 
-    /// Members that these numbers stand for.
+    /// Members for which the active members with these numbers take part.
     pub fn members(&self, numbers: Range<usize>) -> Range<usize> {
         let first = |number: usize| number + number.min(self.paired);
         first(numbers.start)..first(numbers.end)

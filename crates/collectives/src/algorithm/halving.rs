@@ -10,7 +10,7 @@ use crate::schedule::AreaSpan;
 
 /// Position and memory of one member in a halving.
 pub(crate) struct Halving {
-    /// Number of the member among the active ones.
+    /// Number of the member among the active members.
     pub number: usize,
     /// Idle neighbour that this member stands in for, if any.
     pub partner: Option<usize>,
@@ -37,7 +37,7 @@ impl ShareRange {
         }
     }
 
-    /// The range beside this one: both are the halves of a range of twice the length.
+    /// The neighbouring range: this range and its sibling are the halves of a range of twice the length.
     pub fn sibling(self) -> Self {
         ShareRange {
             first: self.first ^ self.count,

@@ -60,7 +60,8 @@ pub(crate) fn allreduce(
     broadcast::binomial(plan, &nodes.node_group(), nodes.lead(), into);
 }
 
-/// Plans the sum of a node and returns where its leader has it; if the node has one rank, the sum stays in `mine`.
+/// Plans the sum of a node; returns the span of the sum at the leader. If the node has one rank, the sum stays in
+/// `mine`.
 fn inside_sum(
     plan: &mut SchedulePlan,
     inside: &RankGroup,

@@ -53,7 +53,7 @@ impl NodeLayout {
         (self.place == self.lead).then(|| RankGroup::of(self.node, &self.leaders))
     }
 
-    /// Index of the node that rank `leader` leads; 0 if it leads none.
+    /// Index of the node that rank `leader` leads; 0 if the rank leads no node.
     pub fn node_of(&self, leader: usize) -> usize {
         self.leaders
             .iter()

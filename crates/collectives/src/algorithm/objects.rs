@@ -1,6 +1,6 @@
 //! Collectives through a store of objects: an object is written once and read by all ranks that need it. A store
-//! answers in milliseconds and serves many requests at a time, so the cost is the number of waits one after the other
-//! and the number of requests.
+//! answers in milliseconds and serves many requests at a time, so the cost depends on the number of consecutive waits
+//! and on the number of requests.
 //!
 //! Reductions are made in rank order, by each rank that needs the result.
 
@@ -62,7 +62,7 @@ pub(crate) fn broadcast(plan: &mut SchedulePlan, group: &RankGroup, root: usize,
     plan.end_round();
 }
 
-/// `p - 1` writes, which the root reads all at once.
+/// `p - 1` writes; the root reads all these objects at once.
 pub(crate) fn gather(
     plan: &mut SchedulePlan,
     group: &RankGroup,
@@ -106,7 +106,7 @@ pub(crate) fn scatter(
     plan.end_round();
 }
 
-/// Each member writes its block and reads those of all others: one wait, `p` writes, `p (p - 1)` reads.
+/// Each member writes its block and reads the blocks of all others: one wait, `p` writes, `p (p - 1)` reads.
 pub(crate) fn allgather(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     plan.publish(0, mine, group.size - 1);
     for distance in 1..group.size {

@@ -6,11 +6,11 @@ use std::ops::Range;
 
 /// Least number of terms to receive at a time.
 const AT_ONCE_MIN: usize = 16;
-/// Elements to receive at a time: if terms are short, more than the least number of terms are received.
+/// Number of elements to receive at a time: if terms are short, more than [`AT_ONCE_MIN`] terms are received.
 const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 
-/// Reduces the terms of these members; the term of member `me` is `mine`. `get` plans how the term of another member
-/// gets into a span.
+/// Reduces the terms of these members; the term of member `me` is `mine`. `get` plans the transfer of another member's
+/// term into a span.
 pub(crate) fn in_order(
     plan: &mut SchedulePlan,
     me: usize,
@@ -20,8 +20,8 @@ pub(crate) fn in_order(
     mut get: impl FnMut(&mut SchedulePlan, usize, AreaSpan),
 ) {
     let count = into.count;
-    // In place, `into` holds this member's own term. A sum must not overwrite it before it is read, and it is read late
-    // unless this member comes first.
+    // In place, `into` contains this member's own term. A sum must not overwrite this term before it is read, which
+    // happens late unless this member comes first.
     let free = !into.overlaps(mine);
     let own_first = me == members.start && mine == into;
     let sum = if free || own_first {

@@ -4,8 +4,8 @@ use super::SchedulePart;
 use crate::schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};
 use std::ops::Range;
 
-/// Ranks that take part in one phase of a collective, counted from 0: all ranks of a communicator, or some, such as
-/// those of a node.
+/// Ranks that take part in one phase of a collective, counted from 0: all ranks of a communicator or some of them, for
+/// example the ranks of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RankGroup<'a> {
     /// Index of this rank in the group.
@@ -61,7 +61,8 @@ pub(crate) struct SchedulePlan {
 
 impl SchedulePlan {
     /// Starts a plan that keeps only the rounds in a window: the rounds of a ring of 10,000 ranks are too many to keep
-    /// for each rank at once. Rounds are counted in the order of planning. An empty round counts, but is left out.
+    /// for each rank at once. Rounds are numbered in the order of planning. An empty round has a number, but is left
+    /// out.
     pub fn new(window: Range<usize>) -> Self {
         SchedulePlan {
             schedule: Schedule::default(),

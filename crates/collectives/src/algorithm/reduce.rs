@@ -95,7 +95,8 @@ pub(crate) fn rabenseifner(plan: &mut SchedulePlan, group: &RankGroup, root: usi
         },
     );
 
-    // In reverse order: of two members with adjacent pieces, the member on the root's side gets both.
+    // In the reverse order of the halving: of two members with adjacent pieces, the one on the root's side gets both
+    // pieces.
     let FoldRole::Active { number: goal, .. } = fold.role(root) else {
         return;
     };

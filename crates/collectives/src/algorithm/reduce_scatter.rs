@@ -7,8 +7,8 @@ use super::plan::{RankGroup, SchedulePlan};
 use crate::schedule::AreaSpan;
 use std::ops::Range;
 
-/// Recursive halving: `log2 p` steps, and a member sends less than `n` elements. If `p` is not a power of two, it
-/// takes 2 steps more and a member sends up to `n` elements more.
+/// Recursive halving: `log2 p` steps, and a member sends less than `n` elements. If `p` is not a power of two, there
+/// are 2 steps more, and a member sends up to `n` elements more.
 ///
 /// If the operator does not commute, the distance begins with neighbours and is doubled. Every partial result then
 /// covers a range of ranks, so rank order is kept. This halves blocks in the order of the reversed bits of their
@@ -106,7 +106,7 @@ pub(crate) fn recursive_halving(
     plan.end_round();
 }
 
-/// Order of the blocks of active members, and their positions in it.
+/// Order of the active members' blocks, and the position of each block in this order.
 struct BlockOrder {
     reversed: Option<u32>,
     starts: Vec<usize>,
@@ -144,13 +144,13 @@ impl BlockOrder {
     }
 }
 
-/// Around a ring: `p - 1` steps, and a member sends all blocks but one. Only for operators that commute.
+/// Around a ring: `p - 1` steps, and a member sends all blocks except one. Only for operators that commute.
 pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, into: AreaSpan) {
     reduce_around_ring(plan, group, blocks.longest(), |member| blocks.of(mine, member), into);
 }
 
-/// Each block goes around the ring from the member after its owner, and each member adds its part; the owner is the
-/// last.
+/// Each block moves around the ring, from the member after its owner to the owner itself, and each member adds its
+/// part.
 pub(crate) fn reduce_around_ring(
     plan: &mut SchedulePlan,
     group: &RankGroup,
@@ -188,15 +188,15 @@ pub(crate) fn reduce_around_ring(
     }
 }
 
-/// Pairwise exchange: each member sends each block straight to its owner, one in each of `p - 1` steps. Keeps rank
-/// order with two sums, one of lower and one of higher ranks: blocks come from the next lower rank first, around the
-/// circle.
+/// Pairwise exchange: each member sends each block straight to the block's owner, one block in each of `p - 1` steps.
+/// Keeps rank order with two sums, one of lower ranks and one of higher ranks: the first block arrives from the next
+/// lower rank, and further blocks around the circle.
 pub(crate) fn pairwise(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, into: AreaSpan) {
     let (me, own) = (group.me, blocks.of(mine, group.me));
     let mut buffer = |wanted: bool| plan.allocate_scratch(if wanted { own.count } else { 0 });
     let (some_lower, some_higher, several_higher) = (me > 0, me + 1 < group.size, me + 2 < group.size);
     let received = buffer(group.size > 1);
-    // In place, the beginning of the output is still to be sent, so the sum is elsewhere until the end.
+    // In place, the beginning of the output is still to be sent, so the sum is in other memory until the end.
     let lower = if some_lower { buffer(true) } else { own };
     let higher = if several_higher { buffer(true) } else { received };
     for distance in plan.begin_passes(1..group.size) {
@@ -206,7 +206,8 @@ pub(crate) fn pairwise(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Bloc
             plan.receive(group, from, received);
             plan.reduce(received, if distance == 1 { own } else { lower }, lower);
         } else if from + 1 == group.size {
-            // The block of the highest rank comes first of the higher ones: there is no sum to add it to yet.
+            // Of the higher ranks' blocks, the block of the highest rank arrives first: there is no sum to add it to
+            // yet.
             plan.receive(group, from, higher);
         } else {
             plan.receive(group, from, received);

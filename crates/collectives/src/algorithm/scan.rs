@@ -1,4 +1,4 @@
-//! Prefix reductions: member `r` gets what members `0 ..= r` add, or `0 .. r` if exclusive, in this order. `mine` and
+//! Prefix reductions: member `r` gets what members `0 ..= r` add, or `0 .. r` if exclusive, in rank order. `mine` and
 //! `into` may be the same span. An exclusive scan leaves `into` of member 0 unchanged.
 
 use super::plan::{RankGroup, SchedulePlan};
@@ -75,7 +75,7 @@ pub(crate) fn doubling_with(
         exchange(plan, distance.ilog2() as usize, inclusive, received, distance);
         if group.me >= distance {
             let wanted_again = group.me + 2 * distance < group.size;
-            // The sum comes before any write to the output, which may be the memory of what this member adds.
+            // The sum is computed before any write to the output, because the output may be the memory of `mine`.
             if !exclusive || wanted_again {
                 plan.reduce(received, inclusive, sum);
                 inclusive = sum;
@@ -101,7 +101,7 @@ pub(crate) fn doubling_with(
 }
 
 /// Scans up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive
-/// scan is a scan of all ranks but the last, whose results move one rank up: one step more.
+/// scan is a scan of all ranks except the last, and then one step in which each result moves one rank up.
 ///
 /// Brent, Kung: A regular layout for parallel adders (1982).
 pub(crate) fn two_phase(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {

@@ -30,8 +30,8 @@ pub struct Rule {
     pub block_bytes_max: Option<usize>,
     /// The algorithm to use.
     pub algorithm: Algorithm,
-    /// Runs the algorithm between the leaders of nodes, with trees inside nodes. Fits if there are several nodes, one
-    /// of them with several ranks.
+    /// Runs the algorithm between the leaders of nodes, with trees inside nodes. Fits only if there are several nodes,
+    /// and at least one of them has several ranks.
     #[serde(default)]
     pub by_nodes: bool,
     /// Fits only if a node has more members than processors.
@@ -82,7 +82,7 @@ impl Rule {
         }
     }
 
-    /// Reason why the rule is not followed for a call of this many bytes. Allocates only when it is printed.
+    /// Reason why the rule is not followed for a call of this many bytes. A reason allocates only when it is printed.
     pub(super) fn obstacle(&self, question: &Question, bytes: usize) -> Option<Obstacle> {
         let ranks = question.call.ranks;
         if !self.links.is_empty() && !self.links.contains(&question.link) {

@@ -165,7 +165,7 @@ mod tests {
         };
         let tcp = |ranks, bytes| choose(ranks, bytes, LinkKind::Tcp, true, None).algorithm;
         assert_eq!(tcp(4, 8), RecursiveDoubling);
-        // The ring is faster by a fortieth only.
+        // The ring is faster by only a fortieth.
         assert_eq!(tcp(4, 10_000), RecursiveDoubling);
         assert_eq!((tcp(4, 99_992), tcp(4, 100_008)), (RecursiveDoubling, Ring));
         assert_eq!(tcp(8, 1 << 30), Ring, "8 is nearer to 4");

@@ -188,7 +188,7 @@ fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
 
 #[test]
 fn links_differ() {
-    // Two nodes; a message between them takes a thousand times as long.
+    // There are two nodes. A message between nodes takes a thousand times as long as a message inside a node.
     let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
     let link = |from: Rank, to: Rank| {
         let far = nodes[from as usize] != nodes[to as usize];

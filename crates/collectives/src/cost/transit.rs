@@ -1,7 +1,7 @@
 //! Messages that have been sent but not received, in order between any two ranks.
 //!
-//! A ring of ten thousand ranks sends two hundred million messages, one after the other, so a message is not an
-//! allocation of its own.
+//! A ring of ten thousand ranks sends two hundred million messages, one after the other, so messages do not have an
+//! allocation each.
 
 use crate::schedule::Rank;
 use foldhash::HashMap;
@@ -29,7 +29,7 @@ struct Queue {
 pub(super) struct Transit {
     /// Queues of the pairs of ranks with messages under way.
     queues: HashMap<(Rank, Rank), Queue>,
-    /// Each message with the index of the next one in its queue; the last message of a queue has its own index.
+    /// Each message with the index of the next message in its queue; the last message of a queue has its own index.
     arrivals: Vec<(Arrival, ArrivalIndex)>,
     free: Vec<ArrivalIndex>,
 }

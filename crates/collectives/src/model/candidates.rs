@@ -62,7 +62,7 @@ pub fn candidates(
     for recipe in recipes {
         surveyed.push((recipe, survey(&scenario.call, recipe, &occupies)?));
     }
-    // Small recipes come first; their times show which large ones cannot be the best.
+    // Small recipes come first; their times show which large recipes cannot be the best.
     surveyed.sort_by_key(|(_, survey)| survey.transfers);
     let mut candidates: Vec<RecipeCandidate> = Vec::new();
     for (recipe, Survey { transfers, least_s, .. }) in surveyed {

@@ -71,7 +71,7 @@ impl RankTimes {
 pub struct MessageTimes {
     /// Time from the start of an empty message to its end at the other rank: alpha.
     pub latency_us: f64,
-    /// Time from the end of one message of a rank to the start of its next one (default: the latency).
+    /// Time from the end of one message of a rank to the start of the rank's next message (default: the latency).
     pub gap_us: Option<f64>,
     /// Bytes per second, in units of 1,000,000: 1 / beta.
     pub bandwidth_mb_s: f64,
@@ -239,8 +239,8 @@ impl LinkPrices {
     ///
     /// # Errors
     ///
-    /// [`Error::Prices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
-    /// date, or is longer than 1 MiB.
+    /// [`Error::Prices`] if the text is not TOML, has an unknown field, has a figure that is invalid or without source
+    /// or date, or is longer than 1 MiB.
     pub fn parse(text: &str) -> Result<LinkPrices, Error> {
         let error = |why: String| Error::Prices { why };
         if text.len() > BYTES_MAX {
@@ -251,7 +251,7 @@ impl LinkPrices {
         Ok(prices)
     }
 
-    /// Copies the prices, with other times for all links from rank to rank, for instance measured ones.
+    /// Copies the prices, with other times (for instance measured times) for all links from rank to rank.
     ///
     /// # Errors
     ///

@@ -38,11 +38,11 @@ impl Traffic {
     }
 }
 
-/// A schedule with more rounds counts as endless.
+/// Maximum number of rounds; a schedule with more rounds counts as endless.
 const ROUNDS_MAX: usize = 1 << 20;
 
-/// Bounds of a collective that are known without simulating it, from the schedules of rank 0 and of the last rank,
-/// which stands for all others.
+/// Bounds of a collective that need no simulation. They come from the schedules of rank 0 and of the last rank, which
+/// represents all other ranks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Survey {
     /// Approximate number of transfers.

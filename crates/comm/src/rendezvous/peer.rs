@@ -34,8 +34,8 @@ pub(super) struct RendezvousPeer {
     /// Address that the peer comes from.
     pub(super) from: SocketAddr,
     pub(super) stage: PeerStage,
-    /// Time at which the connection is closed; `None` while the member waits for its group, as long as the matchmaker
-    /// says.
+    /// Time at which the connection is closed; `None` while the member waits for its group: the matchmaker has that
+    /// time.
     pub(super) until: Option<Instant>,
     cipher: Option<Box<Cipher>>,
     /// Bytes that arrived after the first request, and are no complete record yet.

@@ -1,6 +1,6 @@
 //! Maximum steps of each algorithm, and maximum elements that a rank sends, as published.
 //!
-//! A step is a message of one rank to another: no rank sends two, or receives two, at a time. Each bound is also
+//! A step is a message of one rank to another: no rank sends or receives two messages at a time. Each bound is also
 //! reached.
 
 use super::cases::{nodes, ranks, recipes};
@@ -29,13 +29,13 @@ const OPERATIONS: [Operation; 11] = [
     Operation::Alltoall,
 ];
 
-/// Makes a collective with a block of 64 elements for each rank; one without blocks has as many elements as all these
-/// blocks. So all shares are equal.
+/// Makes a collective with a block of 64 elements for each rank. A collective without blocks has the same total number
+/// of elements, so that all shares are equal.
 fn collective(operation: Operation, ranks: Rank, root: Rank) -> Collective<'static> {
     collective_of_size(operation, root, ranks, BLOCK * ranks as usize)
 }
 
-/// Measures the steps of an algorithm; of one with objects, the waits for the store.
+/// Measures the steps of an algorithm, or the waits for the store if the algorithm uses objects.
 fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commutes: bool) -> SimulationResult {
     let link = LinkCost {
         latency_s: 1.0,
@@ -73,11 +73,11 @@ fn bound(operation: Operation, algorithm: Algorithm, ranks: Rank, ordered_elsewh
     let log_active = p.ilog2() as usize;
     let all_but_one = (p - 1) * b;
     let halved = n - n / active;
-    // A rank that stands in for its neighbour has the blocks of both, and so have the ranks next to it.
+    // A rank that stands in for its neighbour has two blocks. These ranks are adjacent, so a group may consist of them.
     let doubled: usize = (0..log_active)
         .map(|step| (1 << step) + (p - active).min(1 << step))
         .sum();
-    // An exclusive scan is a scan of all ranks but the last, and one step more.
+    // An exclusive scan is a scan of all ranks except the last, and one step more.
     let log_but_one = (p - 1).next_power_of_two().ilog2() as usize;
     match (operation, algorithm) {
         (Barrier, Dissemination) => (log, log),

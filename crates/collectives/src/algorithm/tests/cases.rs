@@ -110,8 +110,8 @@ impl Elements {
         }
     }
 
-    /// Inputs and outputs of all ranks. Each element has a value of its own, in outputs too, so that a forbidden write
-    /// shows.
+    /// Inputs and outputs of all ranks. Each element has a value of its own, also in outputs, so that a forbidden write
+    /// is detected.
     pub fn buffers(self, calls: &[CollectiveCall], seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let fill = |rank: Rank, which: u64, elements: usize| {
             let words = (0..elements * self.size() / 8).map(|word| {
@@ -144,8 +144,8 @@ fn after(first: [u8; 16], second: [u8; 16]) -> [u8; 16] {
     result
 }
 
-/// Blocks of different lengths, some of them empty, at positions in any order with gaps between; returns `(counts,
-/// displacements)`.
+/// Makes blocks of different lengths, some of them empty, at positions in any order, with gaps between blocks; returns
+/// `(counts, displacements)`.
 pub fn uneven(ranks: Rank, count: usize, variety: u64) -> (Vec<usize>, Vec<usize>) {
     let counts: Vec<usize> = (0..ranks)
         .map(|rank| mixed(u64::from(rank) + 1000 * count as u64) as usize % (2 * count + 1))
@@ -173,8 +173,8 @@ pub fn places(counts: &[usize], variety: u64) -> Vec<usize> {
     places
 }
 
-/// Ways to place ranks on nodes: neighbours share a node, every third rank does, ranks do at random, all ranks share
-/// one, each rank has its own.
+/// Ways to place ranks on nodes: neighbours share a node, every third rank shares a node, ranks are placed at random,
+/// all ranks share a node, each rank has a node of its own.
 pub fn nodes(ranks: Rank) -> Vec<Vec<u32>> {
     let some: [fn(Rank) -> u32; 5] = [
         |rank| rank / 3,

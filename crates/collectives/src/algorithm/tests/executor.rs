@@ -1,6 +1,5 @@
-//! Runs the schedules of all ranks in one thread, in an order that a seed decides: which rank goes on, and whether a
-//! message is copied at once or stays at its sender until the receiver is ready (so that a send may wait for its
-//! receive).
+//! Runs the schedules of all ranks in one thread. A seed decides which rank continues, and whether a message is copied
+//! at once or stays at its sender until the receiver is ready (so that a send may wait for its receive).
 
 use super::Areas;
 use crate::operator::Reduction;
@@ -52,8 +51,8 @@ struct Run<'a> {
 }
 
 impl World<'_> {
-    /// Runs all ranks to their end. If one rank is held, it begins only when no other rank can go on; none may have
-    /// finished by then.
+    /// Runs all ranks to their end. If a rank is `held`, it begins only when no other rank can continue; no other rank
+    /// may have finished by then.
     ///
     /// # Errors
     ///
@@ -63,7 +62,7 @@ impl World<'_> {
         let ranks = self.schedules.len();
         let random = SmallRng::seed_from_u64(seed);
         let scratch = |schedule: &Schedule| {
-            // Arbitrary content: a read before a write must show.
+            // Arbitrary content, so that a read before a write is detected.
             (0..schedule.scratch * self.element)
                 .map(|place| (place as u64 ^ seed) as u8 | 0x81)
                 .collect()
@@ -201,7 +200,7 @@ impl Run<'_> {
         }
     }
 
-    /// Does one step of a rank; returns `false` if there is none.
+    /// Does one step of a rank; returns `false` if no step is possible.
     fn step(&mut self, rank: usize) -> Result<bool, String> {
         if self.finished(rank) {
             return Ok(false);

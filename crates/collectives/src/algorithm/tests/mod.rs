@@ -39,7 +39,7 @@ impl Case<'_> {
         }
     }
 
-    /// Starts one rank only when the others can do no more: none of them may have finished by then.
+    /// Starts one rank only when the other ranks can do no more; no other rank may have finished by then.
     fn run_late(&self, late: usize) {
         let schedules = self.schedules();
         let (inputs, mut outputs) = self.elements.buffers(&self.calls, 0);
@@ -73,7 +73,7 @@ impl Case<'_> {
         );
     }
 
-    /// Runs the schedules and returns the outputs of all ranks, which must be the expected ones.
+    /// Runs the schedules and returns the outputs of all ranks, which must equal the expected outputs.
     fn run_schedules(&self, schedules: &[Schedule], seed: u64) -> Result<Vec<Vec<u8>>, String> {
         for (call, schedule) in self.calls.iter().zip(schedules) {
             schedule.check(call.rank, call.ranks, call.input(), call.output())?;

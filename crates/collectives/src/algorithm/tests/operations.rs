@@ -178,7 +178,7 @@ fn a_gatherv_needs_the_counts_at_the_root_only() {
 
 #[test]
 fn a_scatter_gives_each_its_block() {
-    // Blocks that are only read may overlap; these do not.
+    // Blocks that are only read may overlap, but the blocks of this test do not.
     try_blocks(true, |root, shape, rank| Collective::Scatter {
         root,
         blocks: shape.at(rank),
@@ -335,8 +335,8 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
     }
 }
 
-/// Ranks of an alltoallv cannot know the same sizes and may choose different algorithms; they still exchange
-/// everything.
+/// In an alltoallv each rank has only the sizes of its own blocks, so ranks may choose different algorithms. They still
+/// exchange everything.
 #[test]
 fn linear_and_pairwise_exchanges_understand_each_other() {
     let blocks = Blocks::Equal(3);
@@ -457,7 +457,7 @@ fn parts_of_a_schedule_make_up_the_whole() {
                 operator: &Operator::Sum,
             },
             Operation::Alltoall => Collective::Alltoall { count: 3 },
-            // These have no builders of their own.
+            // These operations have no builders of their own.
             Operation::Gatherv | Operation::Scatterv | Operation::Alltoallv => continue,
         };
         let map = &nodes(9)[1];

@@ -227,7 +227,8 @@ fn a_ring_is_refused_to_operators_that_do_not_commute_and_would_be_wrong() {
     assert!(why.contains("and should be"), "{why}");
 }
 
-/// Makes one mistake in a step; `Some(None)`: the step is left out. `None`: this mistake is not possible in this step.
+/// Makes one mistake in a step. Returns the wrong step, or `Some(None)` if the step is left out, or `None` if this
+/// mistake is not possible in this step.
 fn mistake(step: Step, which: u64) -> Option<Option<Step>> {
     let moved = |span: AreaSpan| AreaSpan {
         offset: span.offset + 1,

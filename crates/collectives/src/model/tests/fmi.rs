@@ -1,8 +1,9 @@
 //! Figures of FMI (Copik et al. 2023) that are available: the model parameters of its code, and their consequences.
 //!
-//! The text of the paper was not available, so nothing of its tables II to IV is quoted. Missing are: alpha and beta of
-//! its channels as printed (for DynamoDB the code of FMI has none), formulas and prices of its collectives, and prices
-//! of its examples. Instead, the tests check what the code of FMI computes for a message, with its units corrected.
+//! The text of the paper was not available, so nothing of its tables II to IV is quoted. These figures are missing: the
+//! printed alpha and beta of FMI's channels (for DynamoDB the code of FMI has none), the formulas and prices of FMI's
+//! collectives, and the prices of the paper's examples. Instead, the tests check what the code of FMI computes for a
+//! message, with the units of that code corrected.
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::fmt::Write;
 
-/// Times that the bounds of the built-in table were made for.
+/// Times for which the bounds of the built-in table were chosen.
 fn prices() -> LinkPrices {
     let times = MessageTimes {
         latency_us: 16.0,
