@@ -1,9 +1,9 @@
-//! Pauses between the reads of an object that is not there yet: short at first, since it is often on its way, then ever
-//! longer, since each read is paid for.
+//! Pauses between the reads of an object that does not exist yet. They are short at first, because the object is often
+//! about to be written, and then longer each time, because each read costs money.
 
 use std::time::Duration;
 
-/// Number of reads at the first pause.
+/// Number of reads with the first pause.
 const SOON: u32 = 10;
 
 /// Growing pause.

@@ -1,6 +1,6 @@
-//! Board of a member: one small object, which tells all other members about it. The member writes it anew a few times
-//! in each failure bound, and the others read it as often. It carries frames without a body: members that have
-//! connections send each other the same frames to report failures and departures.
+//! Board of a member: one small object that tells all other members about this member. The member writes its board a
+//! few times in each failure bound, and the others read the board at the same rate. A board contains frames without a
+//! body: members that have connections send each other the same frames to report failures and departures.
 
 use hotlease_comm::Rank;
 use hotlease_wire::DecodeError;
@@ -12,41 +12,41 @@ use std::collections::{BTreeMap, VecDeque};
 /// Board of a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Board {
-    /// Rises with each write: a member whose beat stands still is taken for dead.
+    /// Rises with each write: a member whose beat does not change is taken for dead.
     pub(crate) beat: u64,
-    /// Words, each a frame with its addressees, that some addressee has not read yet. Words are numbered; `first` is the
-    /// number of the first one here.
+    /// Words that some addressee has not read yet. A word is a frame with its addressees. Words are numbered; `first`
+    /// is the number of the first word in this queue.
     words: VecDeque<([u8; MemberFrame::BYTES], Vec<Rank>)>,
     first: u64,
-    /// All words below this number have been written where others read them.
+    /// All words below this number have been written to the store.
     #[serde(skip)]
     written: u64,
-    /// Words of other members that it has heard: all below this number.
+    /// For each other member, a number: the owner of the board has read all words of that member below this number.
     pub(crate) heard: BTreeMap<Rank, u64>,
-    /// Messages that it has read, by communicator and sender: all below this number.
+    /// By communicator and sender, a number: the owner has read all messages below this number.
     pub(crate) read: BTreeMap<(u64, Rank), u64>,
-    /// Collectives that it has done with, by communicator: all below this number.
+    /// By communicator, a number: the owner has finished all collectives below this number.
     pub(crate) done: BTreeMap<u64, u32>,
-    /// Number of messages that it had sent in communicators that it has left, by communicator and receiver.
+    /// For communicators that the owner has left: number of messages that it sent, by communicator and receiver.
     pub(crate) quit: BTreeMap<(u64, Rank), u64>,
-    /// Present when it has finished: number of messages that it has sent, by communicator and receiver.
+    /// Present once the owner has finished: number of messages that it has sent, by communicator and receiver.
     pub(crate) left: Option<BTreeMap<(u64, Rank), u64>>,
 }
 
 impl Board {
-    /// Adds a frame for a member. A frame that several members get, one after the other, is stored once.
+    /// Adds a frame for a member. If consecutive calls add one frame for several members, the frame is stored once.
     pub(crate) fn say(&mut self, to: Rank, frame: &MemberFrame) {
         let bytes = frame.encode();
         let is_written = self.end() == self.written;
         match self.words.back_mut() {
-            // The member is added only to the last word, so that the frames for each member keep their order, and only
-            // while that word has not been written: other members may already have read past it.
+            // The member is added only to the last word, so that the frames for each member keep their order. And it is
+            // added only if that word has not been written: otherwise members may already have read past the word.
             Some((word, ranks)) if *word == bytes && !ranks.contains(&to) && !is_written => ranks.push(to),
             _ => self.words.push_back((bytes, vec![to])),
         }
     }
 
-    /// Words to a member from this number on; skips those that are no frames.
+    /// Returns the frames to a member in the words from number `heard` on. Skips words that are no valid frames.
     pub(crate) fn frames_for(&self, to: Rank, heard: u64) -> Vec<MemberFrame> {
         let words = (self.first..).zip(&self.words);
         words
@@ -60,7 +60,7 @@ impl Board {
         self.first + self.words.len() as u64
     }
 
-    /// Removes the first words, as far as all their addressees have heard them: `is_heard(number, rank)`.
+    /// Removes words from the front while all addressees of a word have read it: `is_heard(number, rank)`.
     pub(crate) fn take_down(&mut self, is_heard: impl Fn(u64, Rank) -> bool) {
         while let Some((_, ranks)) = self.words.front()
             && ranks.iter().all(|rank| is_heard(self.first, *rank))
@@ -81,7 +81,7 @@ impl Board {
         hotlease_wire::encode(self)
     }
 
-    /// Decodes another member's board; total on any bytes.
+    /// Decodes another member's board. Never panics, for any bytes.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "board" };
         let board: Self = hotlease_wire::decode(bytes)?;
@@ -159,7 +159,7 @@ mod tests {
         board.say(2, &word(7));
         board.say(1, &word(8));
         board.encode();
-        // Rank 1 has read on; a word that is said now must not join one that rank 1 has passed.
+        // Rank 1 has read the last word. So rank 3 must not be added to that word, but gets a word of its own.
         let heard = board.end();
         board.say(3, &word(8));
         assert_eq!(board.frames_for(3, heard), [word(8)]);

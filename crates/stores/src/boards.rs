@@ -1,9 +1,9 @@
-//! Boards of all members: what this member writes on its own board, what it learns from the other boards, and what
-//! follows for its objects.
+//! Boards of all members: the content of this member's own board, the events that the other boards report, and the
+//! objects that can be removed because of them.
 //!
 //! Each board is written and read eight times in a failure bound. A member whose board has not changed for six of these
-//! is taken for dead: all members know that within the bound, and a member that is only slow has half of it. The store
-//! itself is taken for dead when it does not answer for as long.
+//! beats is taken for dead: all members notice that within the bound, and a member that is only slow has half of the
+//! bound. The store itself is taken for dead if it does not answer for six beats.
 
 mod exchange;
 
@@ -22,19 +22,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// State of another member, as this one knows it.
+/// State of another member, as this member has read it.
 struct BoardPeer {
     board: Option<Board>,
     changed: Instant,
     has_left: bool,
-    /// Communicators that it has left.
+    /// Communicators that the other member has left.
     quit: BTreeSet<u64>,
     is_lost: bool,
-    /// Whether it needs nothing of this member any more and the engine was told so.
+    /// Whether the other member needs nothing of this member any more, and the engine was told so.
     has_parted: bool,
 }
 
-/// Object that this member has written for several others, or in pieces.
+/// Object of a collective that this member has written and may have to remove: it has several readers, or pieces.
 struct WrittenObject {
     context: u64,
     collective: u32,
@@ -52,17 +52,17 @@ pub(crate) struct Boards {
     unwritten: usize,
     others: Vec<BoardPeer>,
     is_leaving: bool,
-    /// Whether others can see that this member leaves.
+    /// Whether this member's board in the store says that this member leaves.
     is_seen_leaving: bool,
-    /// Whether a member has failed or a collective has gone wrong. Then there may be objects that no member knows of.
+    /// Whether a member or a collective has failed. Then there may be objects that no member has recorded.
     is_untidy: bool,
-    /// Communicators that all have left, while others may not know yet that this member has.
+    /// Communicators that all members have left, but not all members may have read yet that this member has left.
     left_by_all: BTreeSet<u64>,
     sent: BTreeMap<(u64, Rank), u64>,
     /// Messages that may not have been read yet, and their numbers of pieces.
     unread: BTreeMap<(u64, Rank), BTreeMap<u64, u64>>,
     written: Vec<WrittenObject>,
-    /// Messages that were read, and collectives that were done with, before their turn.
+    /// Messages that were read, and collectives that were finished, before their turn.
     read_ahead: BTreeMap<(u64, Rank), BTreeSet<u64>>,
     done_ahead: BTreeMap<u64, BTreeSet<u32>>,
 }
@@ -101,19 +101,19 @@ impl Boards {
         self.is_untidy = true;
     }
 
-    /// Says that this member has left a communicator, and what it has sent there.
+    /// Writes on the own board that this member has left a communicator, and how many messages it has sent there.
     pub(crate) fn leave_context(&mut self, to: Rank, of: u64) {
         self.own.say(to, &MemberFrame::Leave { context: of });
         self.unwritten += 1;
         if let Some(sent) = self.sent.get(&(of, to)) {
             self.own.quit.insert((of, to), *sent);
         }
-        // Others no longer need to know what this member has read there.
+        // Other members no longer need the numbers of messages that this member has read there.
         self.own.read.retain(|(context, _), _| *context != of);
         self.read_ahead.retain(|(context, _), _| *context != of);
     }
 
-    /// Says that this member has finished.
+    /// Writes on the own board that this member has finished.
     pub(crate) fn say_goodbye(&mut self) {
         self.leave();
         self.unwritten += 1;
@@ -189,7 +189,7 @@ impl Boards {
         others.filter(|(rank, _)| *rank != self.me)
     }
 
-    /// Counts no member as silent before this time.
+    /// Restarts the measurement of silence of all members at this time.
     fn reset_silence(&mut self, now: Instant) {
         self.others.iter_mut().for_each(|other| other.changed = now);
     }
@@ -198,7 +198,7 @@ impl Boards {
         self.others().all(|(_, other)| other.board.is_some())
     }
 
-    /// Counts members that are not there as failed.
+    /// Reports members without a board as failed.
     fn give_up_missing(&mut self, plan: &CourierPlan) {
         let me = self.me;
         for (rank, other) in (0..).zip(&mut self.others) {
@@ -214,7 +214,7 @@ impl Boards {
         self.others().all(|(_, other)| other.has_left || other.is_lost)
     }
 
-    /// Whether a member reads nothing of this collective any more.
+    /// Whether a member reads no more objects of this collective.
     fn is_done(&self, rank: Rank, written: &WrittenObject) -> bool {
         let other = &self.others[rank as usize];
         let board = other.board.as_ref();
@@ -226,7 +226,7 @@ impl Boards {
             || done.is_some_and(|done| *done > written.collective)
     }
 
-    /// Takes the keys of objects of collectives that all have done with.
+    /// Removes and returns the keys of objects of collectives that all members have finished.
     fn take_outlived(&mut self) -> Vec<String> {
         let written = std::mem::take(&mut self.written);
         let (over, kept) = written.into_iter().partition::<Vec<_>, _>(|written| {
@@ -239,7 +239,8 @@ impl Boards {
             .collect()
     }
 
-    /// Takes the keys of objects that this member has written and no member will read, now that this one goes.
+    /// Removes and returns the keys of objects that this member has written and that no member will read any more,
+    /// because this member leaves.
     pub(crate) fn take_left_over(&mut self) -> Vec<String> {
         let group = self.keys[0]
             .rsplit_once("/b/")
@@ -264,7 +265,7 @@ impl Boards {
         messages.chain(written).collect()
     }
 
-    /// Takes in what all boards say now; returns the events that follow.
+    /// Updates the state from the boards that were read; returns the resulting events.
     fn read_boards(
         &mut self,
         found: Vec<Option<Vec<u8>>>,
@@ -290,7 +291,8 @@ impl Boards {
             }
             self.is_untidy |= self.others[rank as usize].is_lost;
             self.forget_read(rank);
-            // Only once the own leaving can be seen: of two members that leave at once, one then sees the other leave.
+            // Only once other members can read that this member leaves: if two members leave at the same time, at least
+            // one of them then reads that the other leaves.
             if self.is_seen_leaving && !self.others[rank as usize].has_parted && !self.is_needed_by(rank) {
                 self.others[rank as usize].has_parted = true;
                 let frame = MemberFrame::Farewell;
@@ -301,8 +303,8 @@ impl Boards {
         Ok(events)
     }
 
-    /// Removes words that all have heard, and forgets communicators that all have left, when all know that this member
-    /// has.
+    /// Removes words that all addressees have read. Forgets communicators that all members have left, once all have
+    /// read that this member has left.
     fn take_down(&mut self) {
         let (me, others) = (self.me, &self.others);
         self.own.take_down(|number, rank| {
@@ -324,7 +326,8 @@ impl Boards {
         }
     }
 
-    /// Notes that all members, this one too, have left a communicator; returns the keys there that no member will read.
+    /// Notes that all members, including this member, have left a communicator; returns its keys that no member will
+    /// read.
     pub(crate) fn forget(&mut self, over: u64) -> Vec<String> {
         let outlived = self.take_outlived();
         for other in &mut self.others {
@@ -361,7 +364,7 @@ impl Boards {
         for frame in words {
             let MemberFrame::Leave { context } = frame else {
                 self.is_untidy = true;
-                // A member that gives up says nothing after that, so no member waits for it to leave.
+                // A member that gives up writes nothing after that, so no member waits until it leaves.
                 other.is_lost |= matches!(frame, MemberFrame::Lost { rank: gone, .. } if gone == rank);
                 events.push(CourierEvent::Frame { from: rank, frame });
                 continue;

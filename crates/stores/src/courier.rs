@@ -1,4 +1,4 @@
-//! Courier: carries objects to the store and back, many at a time, on whichever thread drives ([`crate::driver`]).
+//! Courier: carries objects to the store and back, many at a time, on the thread that drives ([`crate::driver`]).
 
 use crate::boards::{self, Boards};
 use crate::driver::{RequestReceiver, Shared};
@@ -17,15 +17,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// Pieces of one body that are on their way at a time.
+/// Maximum number of pieces of one body that are read or written at a time.
 const PIECES_MAX: usize = 8;
 /// Shortest time for cleaning at the end.
 const CLEANING: Duration = Duration::from_secs(2);
-/// Time for which keys to be removed are gathered, in stores where each request costs money or time.
+/// Time for which keys are collected before their removal, in stores where each request costs money or time.
 const GATHER_TIME: Duration = Duration::from_millis(50);
-/// Longest delay of a read from a polled store while this member writes. The object to read is often the answer to the one
-/// that is being written, or is written at the same time, so an earlier read would not find it. A write takes about this
-/// long.
+/// Longest delay of a read from a polled store while this member writes; a write takes about this time. The object to
+/// read is often written in answer to this member's write, or at the same time, so an earlier read would not find it.
 const READ_DELAY_MAX: Duration = Duration::from_millis(50);
 
 /// Parameters of a courier.
@@ -35,10 +34,10 @@ pub(crate) struct CourierPlan {
     pub(crate) me: Rank,
     pub(crate) size: Rank,
     pub(crate) bound: Duration,
-    /// Time by which all members are to be there.
+    /// Time by which all members must have written their boards.
     pub(crate) deadline: Instant,
-    /// Whether the group may begin without members that are not there by the deadline: such a member has failed, which is
-    /// no error.
+    /// If `true`, members that are missing at the deadline count as failed, and the others go on. If `false`, a missing
+    /// member is an error.
     pub(crate) is_partial: bool,
     pub(crate) shared: Arc<Shared>,
     /// Name of the store, without credentials.
@@ -53,7 +52,7 @@ pub(crate) struct Courier<S> {
     /// Notified when the board has messages that other members wait for.
     pub(crate) news: Notify,
     pub(crate) is_severed: AtomicBool,
-    /// Whether boards need not be looked at any more.
+    /// Whether the link ends, so that boards are not exchanged any more.
     pub(crate) is_ending: AtomicBool,
     gets: Mutex<HashMap<Key, AbortHandle>>,
     /// Number of objects that are being written.
@@ -62,7 +61,7 @@ pub(crate) struct Courier<S> {
     /// Keys to be removed from the store.
     garbage: Mutex<Vec<String>>,
     has_garbage: Notify,
-    /// Removal is to begin without delay, because the link ends.
+    /// Notified when removal must begin without delay, because the link ends.
     is_urgent: Notify,
     /// Whether keys are being removed.
     is_removing: AtomicBool,
@@ -84,7 +83,7 @@ impl PutBody {
         }
     }
 
-    /// Appends a part of the body to these bytes; `None` if the memory was taken back.
+    /// Appends a part of the body to `bytes`, and returns them, or `None` if the memory was taken back.
     fn part(&self, range: std::ops::Range<usize>, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         match self {
             Self::Copied(body) => bytes.extend_from_slice(&body[range]),
@@ -95,7 +94,7 @@ impl PutBody {
 }
 
 impl<S: LinkStore> Courier<S> {
-    /// Opens the courier: waits until the store answers and all members are there.
+    /// Opens the courier: waits until the store answers and all members have written their boards.
     pub(crate) async fn open(
         opened: impl Future<Output = Result<S, StoreFault>>,
         plan: CourierPlan,
@@ -191,7 +190,7 @@ impl<S: LinkStore> Courier<S> {
         let first = S::first_bytes(readers).min(body.len());
         let pieces = object::pieces(body.len() as u64, first, S::PIECE_BYTES).count() as u64;
         let key = object::key(&name, &self.plan.group);
-        // A head that its readers remove, and that is the whole object, need not be remembered.
+        // An object that is only a head, which its readers remove, need not be recorded for removal.
         let is_left = !S::HEADS_ARE_TAKEN || pieces > 0;
         let mut boards = lock(&self.boards);
         boards.note_write(&name, &key, pieces, is_left, members);
@@ -232,7 +231,7 @@ impl<S: LinkStore> Courier<S> {
         });
     }
 
-    /// Writes an object; false if the memory was taken back.
+    /// Writes an object; returns `false` if the memory was taken back.
     async fn write(
         self: &Arc<Self>,
         key: &str,
@@ -308,7 +307,7 @@ impl<S: LinkStore> Courier<S> {
         }
     }
 
-    /// Reads the rest of an object; false if the memory was taken back.
+    /// Reads the rest of an object; returns `false` if the memory was taken back.
     async fn read_rest(self: &Arc<Self>, name: &ObjectName, first: usize, into: &Piece) -> Result<bool, StoreFault> {
         let key = object::key(name, &self.plan.group);
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
@@ -339,8 +338,8 @@ impl<S: LinkStore> Courier<S> {
         Ok(is_written)
     }
 
-    /// Notes that an object was read completely. The reader removes an object that only it reads; the publisher removes an
-    /// object that several members read.
+    /// Notes that an object was read completely. An object with one reader is removed by the reader; an object with
+    /// several readers is removed by its publisher.
     fn finish_read(&self, name: &ObjectName, key: String, pieces: u64) {
         if !matches!(name, ObjectName::Published { .. }) {
             self.mark_for_removal((1..=pieces).map(|number| object::piece_key(&key, number)));
@@ -360,7 +359,7 @@ impl<S: LinkStore> Courier<S> {
         }
     }
 
-    /// Ends the courier, and leaves nothing in the store that no member will read.
+    /// Ends the courier. Removes everything from the store that no member will read any more.
     pub(crate) async fn end(self: &Arc<Self>, until: Instant) {
         let until = until.max(Instant::now() + CLEANING);
         let Some((beats, remover)) = lock(&self.permanent_tasks).take() else {
@@ -372,8 +371,8 @@ impl<S: LinkStore> Courier<S> {
             self.is_ending.store(true, Ordering::Release);
             self.is_urgent.notify_one();
             self.news.notify_one();
-            // Waits for a write of the board that may be under way: it would make the board again after all members are
-            // gone.
+            // Waits for a write of the board that may be under way: the write could create the board again after all
+            // members have left.
             let _ = beats.await;
             if self.is_severed.load(Ordering::Acquire) {
                 return;

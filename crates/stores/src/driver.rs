@@ -1,16 +1,16 @@
-//! Driving of the requests to the store: the waiting thread of the member does it, so that nothing is handed from one
+//! Driving of the requests to the store: a waiting thread of the member drives, so that nothing is handed from one
 //! thread to another (which takes as long as a small message). While the program does something else, the courier's own
-//! thread does it.
+//! thread drives.
 //!
 //! ```text
 //!   a member's thread      begins  computes ...           waits: drives ────┐ computes ...
 //!   the courier's thread   looks . takes over: drives ────┘ rests ........... looks . takes over: drives
 //! ```
 //!
-//! The courier's thread takes over where no thread has driven for [`GRACE`], and gives way as soon as a member's thread
-//! waits. To be told whenever a member stops driving would cost it a wake-up with each message, so it looks: once in
-//! each [`GRACE`], as long as members come and go. A thread that itself runs tasks of tokio cannot drive this runtime,
-//! and leaves that to the courier's thread.
+//! The courier's thread takes over if no thread has driven for [`GRACE`], and stops as soon as a member's thread waits.
+//! A wake-up whenever a member's thread stops driving would be a wake-up with each message. So the courier's thread
+//! looks once in each [`GRACE`] whether a thread has driven. A thread that itself runs tasks of tokio cannot drive this
+//! runtime, and leaves that to the courier's thread.
 
 use crate::lock::lock;
 use crate::request::{CourierEvent, CourierRequest};
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     events: Mutex<Events>,
     requests: Mutex<VecDeque<CourierRequest>>,
     something: Condvar,
-    /// Bytes that were copied and are not written yet.
+    /// Number of bytes that were copied and are not written yet.
     pub(crate) under_way: AtomicUsize,
     /// Number of messages and words that are not written yet.
     unwritten: AtomicUsize,
@@ -50,9 +50,9 @@ struct Events {
     queue: VecDeque<CourierEvent>,
     /// Whether the waiting thread is to wake up, even without an event.
     is_woken: bool,
-    /// Waker of the member's thread that drives until something happens.
+    /// Waker of the member's thread, which drives until an event occurs.
     member: Option<Waker>,
-    /// Waker of the courier's thread, which drives until a member's thread does.
+    /// Waker of the courier's thread, which drives until a member's thread drives.
     courier: Option<Waker>,
     /// Number of threads that wait without driving.
     waiting: usize,
@@ -62,7 +62,7 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut Events)) {
         let mut events = lock(&self.events);
         change(&mut events);
-        // The waker is used once: the woken thread looks at everything and sets it again.
+        // The waker is used once: the woken thread checks all state and sets the waker again.
         let waker = events.member.take();
         let is_waited_for = events.waiting > 0;
         drop(events);
@@ -91,13 +91,14 @@ impl Shared {
         lock(&self.requests).push_back(request);
     }
 
-    /// Whether there are requests to begin, and whether at once, because other members wait for what is written.
+    /// Returns whether there are requests to begin, and whether they must begin at once because other members wait for
+    /// a write.
     fn look_for_requests(&self) -> (bool, bool) {
         let requests = lock(&self.requests);
         (!requests.is_empty(), requests.iter().any(CourierRequest::is_write))
     }
 
-    /// Makes the driving threads look at what there is to do.
+    /// Wakes the driving threads, so that they check for requests.
     fn wake_drivers(&self) {
         let mut events = lock(&self.events);
         let wakers = [events.member.take(), events.courier.take()];
@@ -109,16 +110,16 @@ impl Shared {
         self.unwritten.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Notes that this many messages and words are written, or will not be.
+    /// Notes that `count` messages and words are written, or will never be written.
     pub(crate) fn note_written(&self, count: usize) {
         let left = self.unwritten.fetch_sub(count, Ordering::SeqCst) - count;
-        // Either this thread sees that another one waits, or that one sees that all is written.
+        // Either this thread sees that another thread waits, or the other thread sees that all is written.
         if left == 0 && self.is_awaited.swap(false, Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Whether something is not written yet; if so, the write of the last of it wakes the waiting thread.
+    /// Returns whether something is not written yet. If so, the last write wakes the waiting thread.
     pub(crate) fn check_writing(&self) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
         let is_writing = self.unwritten.load(Ordering::SeqCst) > 0;
@@ -151,23 +152,23 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     turn: Mutex<DriverState>,
     changed: Condvar,
-    /// Held while requests are begun: several threads may be in the runtime, and the order of requests counts.
+    /// Held while requests are begun: several threads may be in the runtime, and the order of requests must be kept.
     beginning: Mutex<()>,
 }
 
-/// State of driving: which threads do it.
+/// State of driving: which threads drive.
 #[derive(Default)]
 struct DriverState {
-    /// None before the store is open, and after the end.
+    /// `None` before the store is open, and after the end.
     works: Option<DriverHandle>,
     /// Number of the member's threads that drive now.
     driving: usize,
-    /// Number of times that such a thread has driven.
+    /// Number of times that a thread of the member has driven.
     drives: u64,
     /// Number of threads that wait and cannot drive.
     waiting_only: usize,
     courier: CourierState,
-    /// The courier is to end, at the latest then.
+    /// Set if the courier is to end: the deadline of the end.
     end: Option<Instant>,
 }
 
@@ -177,8 +178,8 @@ impl DriverState {
     }
 }
 
-/// Runtime, and receiver of requests, for a driving thread. A driving thread drops the runtime: a thread that runs
-/// tasks of tokio must not.
+/// Runtime, and receiver of requests, for a driving thread. A driving thread may be the one that drops the runtime; a
+/// thread that runs tasks of tokio must not drop it.
 #[derive(Clone)]
 struct DriverHandle {
     runtime: Arc<Runtime>,
@@ -189,13 +190,13 @@ struct DriverHandle {
 enum CourierState {
     #[default]
     Watching,
-    /// A member's thread drives for long, and notifies the courier's thread when that ends.
+    /// A member's thread drives for a long time, and notifies the courier's thread when it stops driving.
     Resting,
     Driving,
 }
 
 impl Driver {
-    /// Lets members drive from now on.
+    /// Lets threads of the member drive from now on.
     pub(crate) fn open(&self, runtime: Arc<Runtime>, takes: Arc<dyn RequestReceiver>) {
         lock(&self.turn).works = Some(DriverHandle { runtime, takes });
     }
@@ -260,7 +261,8 @@ impl Driver {
         }
     }
 
-    /// Registers a member's thread as driving. Refused while other threads drive, unless this thread has to wait.
+    /// Registers a member's thread as driving. Returns `None` while other threads drive, unless this thread has to
+    /// wait, and also if this thread cannot drive.
     fn enter(&self, is_waiting: bool) -> Option<DriverHandle> {
         let mut turn = lock(&self.turn);
         let (courier_drives, is_driven) = (turn.courier == CourierState::Driving, turn.is_driven());
@@ -290,7 +292,7 @@ impl Driver {
         while let Some(works) = self.enter(false) {
             works.runtime.block_on(async {
                 self.begin(&works.takes);
-                // Every task that has begun has its turn before this one has another.
+                // Every task that has begun runs once before this task continues.
                 tokio::task::yield_now().await;
             });
             self.leave();
@@ -355,7 +357,7 @@ mod tests {
     use super::*;
     use hotlease_comm::link::StoreOrder;
 
-    /// Time in which a second thread would overtake the first one.
+    /// Time in which a second thread would overtake the first thread.
     const OVERTAKING: Duration = Duration::from_millis(200);
 
     /// Notes the numbers of collectives in the order in which their requests are begun. The first batch takes long.

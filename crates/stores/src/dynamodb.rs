@@ -1,26 +1,26 @@
-//! DynamoDB: an object is an item, up to 31 KiB in one; longer bodies go on in items of 399 KiB, which are written
-//! first.
+//! DynamoDB: an object is an item with up to 31 KiB of the body; longer bodies continue in items of 399 KiB, which are
+//! written first.
 //!
 //! ```text
-//! partition (pk)      sort key (sk)                                       items
-//! GROUP/TO            m-CONTEXT-NUMBER-FROM                               heads of messages, where their reader looks
-//! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of what a schedule sends, likewise
-//! GROUP/p             CONTEXT-COLLECTIVE-KEY-FROM                         what is published
-//! GROUP/b             RANK                                                boards: one Query reads all
-//! GROUP/x0 to xf      OBJECT.PART                                         parts, so that no partition has all of the load
+//! partition (pk)      sort key (sk)                                       items GROUP/TO
+//! m-CONTEXT-NUMBER-FROM                               heads of messages, by their reader GROUP/TO
+//! s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of a schedule's messages, by their reader GROUP/p
+//! CONTEXT-COLLECTIVE-KEY-FROM                         published objects GROUP/b             RANK
+//! boards: one Query reads all GROUP/x0 to xf      OBJECT.PART                                         parts, so that
+//! no partition has all of the load
 //! ```
 //!
-//! DynamoDB has no blocking read. One Query finds all that a member waits for in a partition ([`waits`]), and costs one
-//! read where there is nothing yet. Reads are consistent: a member finds what another member told it of. No write has a
-//! condition: an item is written once, with a key of its own, so that writing it again, when an answer was lost,
-//! changes nothing.
+//! DynamoDB has no blocking read. One Query finds everything that a member waits for in a partition ([`waits`]), and
+//! costs one read if nothing is there yet. Reads are consistent: a member finds an object once another member has told
+//! it of the object. No write has a condition: each item has a key of its own, so if an answer was lost, writing the
+//! item again changes nothing.
 //!
-//! The items of a group can be found without reading the whole table, which may have items of other programs as well:
-//! all partitions are known. What no member removes, because all were killed, expires a day later where the table has
-//! `expires` as its time to live.
+//! The items of a group can be found without reading the whole table, which may also have items of other programs: all
+//! partitions are known. Items that no member removes, because all members were killed, expire a day later if the table
+//! has `expires` as its time to live.
 //!
-//! Amazon charges for: a write for each KiB, and as much again when it is removed; a read for each 4 KiB and for
-//! each question. The boards cost a write and a read (of all, up to 4 KiB) eight times in a failure bound: at 2 s
+//! Amazon charges for: a write for each KiB, and the same again when the item is removed; a read for each 4 KiB and for
+//! each query. The boards cost a write and a read (of all boards, up to 4 KiB) eight times in a failure bound: at 2 s
 //! 14,400 times 0.75 millionths of a dollar an hour, which is 1.1 cents for each member.
 
 mod fault;
@@ -40,13 +40,13 @@ use table::Table;
 use tokio::sync::Semaphore;
 use waits::DynamoDbWaits;
 
-/// Bytes of a body that travel with its head. With head and keys the item is a bit less than 32 KiB; an answer has room
-/// for 32 such items, and a partition takes 31 a second.
+/// Number of bytes of a body that are stored with its head. With head and keys, the item is a bit less than 32 KiB. An
+/// answer has room for 32 such items, and a partition takes 31 a second.
 const FIRST_BYTES: usize = 31 << 10;
-/// Bytes of a part: with its keys less than the 400 KiB that an item can have.
+/// Number of bytes of a part. With its keys, it is less than the 400 KiB that an item can have.
 const PIECE_BYTES: usize = 399 << 10;
-/// Objects that are written or read at a time, each over a connection of its own. Boards and questions do not wait for
-/// them.
+/// Maximum number of objects that are written or read at a time, each over a connection of its own. Boards and queries
+/// for heads do not wait for them.
 const AT_ONCE: usize = 64;
 
 /// Opener of links through DynamoDB.
@@ -72,8 +72,8 @@ impl DynamoDb {
         let boards = ItemKey::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
         async move {
             let table = Arc::new(Table::open(address, bound).await?);
-            // Shows faults before any member has to be in time: credentials may have to be fetched for the first
-            // request.
+            // Reports faults before a deadline applies to any member: the first request may have to fetch credentials,
+            // which takes time.
             table.sort_keys(&boards).await?;
             let waits = Arc::new(DynamoDbWaits::default());
             tokio::spawn(Arc::clone(&waits).run(Arc::clone(&table)));

@@ -1,8 +1,8 @@
-//! L2: links of communicators through a store that all members can reach: Redis, S3, or DynamoDB. For members that
-//! cannot reach each other.
+//! Level 2 of hotlease: links of communicators through a store that all members can reach: Redis, S3, or DynamoDB. They
+//! are for members that cannot reach each other.
 //!
-//! A program that has these links says so when it joins; the cargo features `redis`, `s3` and `dynamodb` (default: all)
-//! say which of them it has:
+//! A program passes the openers of these links when it joins. The cargo features `redis`, `s3` and `dynamodb` (default:
+//! all) select the stores:
 //!
 //! ```no_run
 //! use hotlease_comm::{Communicator, Options};
@@ -14,9 +14,10 @@
 //! # Ok::<(), hotlease_comm::Error>(())
 //! ```
 //!
-//! A message is one object (`object.rs`), written when it is sent and read when a member asks for it; its reader removes
-//! it. What a collective publishes for several members is removed by its writer, once all have done with that
-//! collective. Each member has a board (`board.rs`), which shows that it is alive and what else it tells the others.
+//! A message is one object (`object.rs`), which is written when the message is sent, and read when a member asks for
+//! the message; the reader removes it. An object that a collective publishes for several members is removed by its
+//! writer, once all members have finished that collective. Each member has a board (`board.rs`), which shows that the
+//! member is alive and contains its reports to the others.
 //!
 //! ```text
 //!   any thread, under the engine's lock          the courier: tasks of a runtime, driven by the waiting thread
@@ -24,7 +25,7 @@
 //!   Link::poll               ◄── events ──────── wakes a sleeping thread
 //! ```
 //!
-//! Choice of the thread that drives the runtime, also while no thread waits: `driver.rs`.
+//! `driver.rs` chooses the thread that drives the runtime, also while no thread waits.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -53,8 +54,8 @@ use hotlease_comm::link::StoreOpener;
 
 /// Returns the openers of all stores that this crate was built with, for
 /// [`Options::stores`](hotlease_comm::Options::stores).
-// A function this small is inlined by itself, and each crate that calls it then compiles all that is behind the openers again:
-// the clients of the stores, half a minute of processor time.
+// The compiler would inline a function this small. Then each crate that calls it would compile the clients of the
+// stores again, which takes half a minute of processor time.
 #[inline(never)]
 pub fn openers() -> &'static [StoreOpener] {
     &[

@@ -1,4 +1,4 @@
-//! Link through a store: passes orders to the courier, and its events to the protocol.
+//! Link through a store: passes orders to the courier, and events of the courier to the protocol.
 
 use crate::courier::{Courier, CourierPlan};
 use crate::driver::{Driver, RequestReceiver, Shared};
@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Longest message that is copied, so that its sender goes on at once, bytes.
+/// Longest message that is copied so that its sender continues at once, bytes.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
-/// Limit of copied bytes under way; over it, messages are not copied.
+/// Maximum number of copied bytes under way; above it, messages are not copied.
 const UNDER_WAY_MAX: usize = 4 << 20;
 
 /// Link through a store.
@@ -26,7 +26,7 @@ struct StoreLink {
     me: Rank,
     shared: Arc<Shared>,
     driver: Arc<Driver>,
-    /// Whether a thread is about to sleep. It drives the runtime while it sleeps, so driving it before is not needed.
+    /// Whether a thread is about to sleep. While the thread sleeps it drives the runtime, so it need not drive before.
     is_dozing: bool,
     courier: Option<JoinHandle<()>>,
     sent: VecDeque<Key>,
@@ -36,7 +36,7 @@ struct StoreLink {
 }
 
 /// Opens a store, on the courier's thread, and waits for all members of the group. `open` begins to open the store at
-/// this address. With `is_partial`, a member that is not there by the deadline has failed.
+/// an address. With `is_partial`, a member that is missing at the deadline counts as failed.
 pub(crate) fn join<S, O>(
     join: &StoreJoin<'_>,
     open: impl FnOnce(StoreAddress, &CourierPlan) -> O + Send + 'static,
@@ -203,8 +203,8 @@ impl Link for StoreLink {
                 CourierEvent::Object { get, head, first } => sink.object(get, head, first),
                 CourierEvent::RestRead { get, is_written } => sink.rest_read(get, is_written),
                 CourierEvent::Frame { from, frame } => {
-                    // A word has no body, so there is no place in the sink to write to. A word that is not allowed does
-                    // not end the link.
+                    // The result is ignored: a word has no body, so no memory for it is needed, and a word that is not
+                    // allowed does not end the link.
                     let _ = sink.frame(from, frame);
                 }
                 CourierEvent::Left { from, parting } => sink.member_finished(from, parting),
@@ -268,7 +268,7 @@ impl Link for StoreLink {
             return;
         };
         self.driver.end(until);
-        // The courier keeps to the deadline itself.
+        // The courier's thread itself ends by the deadline.
         let _ = courier.join();
     }
 

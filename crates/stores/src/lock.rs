@@ -1,4 +1,4 @@
-//! Locks of state whose holder may have panicked: what it left is used as it is.
+//! Locks of state whose holder may have panicked: the state is used as the holder left it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,25 +1,25 @@
 //! Objects in a store, and their keys.
 //!
 //! ```text
-//! GROUP/m-CONTEXT-FROM-TO-NUMBER             the messages of users, counted for each receiver
+//! GROUP/m-CONTEXT-FROM-TO-NUMBER             messages of users, numbered for each receiver
 //! GROUP/s-CONTEXT-COLLECTIVE-FROM-TO-NUMBER  messages of a schedule
-//! GROUP/p-CONTEXT-COLLECTIVE-FROM-KEY        what a schedule publishes
+//! GROUP/p-CONTEXT-COLLECTIVE-FROM-KEY        objects that a schedule publishes
 //! GROUP/b/RANK                               the board of a member (board.rs)
 //! ```
 //!
-//! Stores that keep objects as files remove a folder with its last object, even while another object is being written
-//! there: so no object that comes and goes has a folder to itself.
+//! Stores that store objects as files remove a folder with its last object, even while another object is being written
+//! there. So objects that are removed again have no folders of their own.
 //!
-//! An object is a head and the beginning of the body. Where the store's objects cannot be as large as the body, the
-//! rest is in pieces, `KEY.1`, `KEY.2` and so on, which are written first:
+//! An object is a head and the beginning of the body. If the body is too long for one object of the store, the rest is
+//! in pieces, `KEY.1`, `KEY.2` and so on, which are written first:
 //!
 //! ```text
 //! byte  0        4         5      6         8     12       16        24       32       40
 //!       | "HLOB" | version | kind | readers | tag | member | context | number | length | body ...
 //! ```
 //!
-//! A group's id is random, so no key of another group, or of another communicator of this group, is ever equal. A head
-//! is compared with the name that was asked for nevertheless.
+//! A group's id is random, so two groups never have equal keys, and communicators of one group have different contexts.
+//! Nevertheless, a head is compared with the name that was asked for.
 
 use hotlease_comm::link::{ObjectHead, ObjectName};
 use hotlease_wire::comm::GroupId;
@@ -50,7 +50,7 @@ pub(crate) fn key(name: &ObjectName, group: &str) -> String {
     }
 }
 
-/// Kind, member and number of an object, as they stand in its head.
+/// Kind, member and number of an object, as its head contains them.
 fn fields(name: &ObjectName) -> (u8, u32, u64) {
     match *name {
         ObjectName::Message { from, number, .. } => (1, from, number),
@@ -91,8 +91,8 @@ pub(crate) fn encode_head(head: &ObjectHead, name: &ObjectName) -> [u8; HEAD_BYT
     bytes
 }
 
-/// Decodes the head of an object that was asked for by this name. `None` if the object is another one, or its length
-/// does not fit: `first_bytes` of the body travel with the head.
+/// Decodes the head of an object that was asked for by `name`. Returns `None` if the object has another name, or if its
+/// length does not fit: `first_bytes` of the body are stored with the head.
 pub(crate) fn decode_head(name: &ObjectName, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<ObjectHead> {
     let (head, body) = object.split_first_chunk::<HEAD_BYTES>()?;
     let word = |at: usize| {
@@ -116,7 +116,7 @@ pub(crate) fn piece_key(key: &str, number: u64) -> String {
     format!("{key}.{number}")
 }
 
-/// Numbers of the pieces, from 1, and the bytes of the body that each holds.
+/// Numbers of the pieces, from 1, and the range of the body in each piece.
 pub(crate) fn pieces(length: u64, first: usize, piece: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let (length, first) = (length as usize, first.min(length as usize));
     let starts = (first..length).step_by(piece.max(1));

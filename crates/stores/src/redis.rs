@@ -1,9 +1,9 @@
 //! Redis: a head is a list with one copy for each reader, and reading removes a copy, so that heads with several
 //! readers need no counting; pieces are strings.
 //!
-//! Heads are awaited on a connection of their own, which blocks ([`waits`]): the server reports when one comes, and
-//! nothing is polled. (Streams would keep what was read; publishing loses what no client listens for yet.) No command
-//! is repeated: a message may be lost with a lost connection, so that ends the link.
+//! Heads are awaited on a connection of their own, which blocks ([`waits`]): the server reports when a head is written,
+//! and nothing is polled. (Streams would keep objects that were read; publishing loses objects for which no client
+//! listens yet.) No command is repeated: a lost connection may mean a lost message, so it ends the link.
 
 mod waits;
 
@@ -17,11 +17,11 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError};
 use std::sync::Arc;
 use waits::RedisWaits;
 
-/// Time to live of a key, seconds: what no member removes, because all were killed, expires after a day.
+/// Time to live of a key, seconds: a key that no member removes, because all were killed, expires after a day.
 const KEPT_S: u64 = 24 * 60 * 60;
-/// Bytes of a body that travel with the heads of an object with several readers, in all copies together.
+/// Number of bytes of a body that are stored with the heads of an object with several readers, summed over all copies.
 const COPIES_BYTES: usize = 64 * 1024;
-/// Bytes of a body that travel with the head for one reader.
+/// Number of bytes of a body that are stored with the head for one reader.
 const FIRST_BYTES: usize = 1 << 20;
 
 /// Opener of links through Redis.
@@ -47,7 +47,7 @@ impl Redis {
         );
         async move {
             let client = client(&address)?;
-            // Requests have no time limit: the exchange of boards has one, and finds a store that does not answer.
+            // Requests have no time limit. The exchange of boards has one, and detects a store that does not answer.
             let config = AsyncConnectionConfig::new()
                 .set_response_timeout(None)
                 .set_connection_timeout(None);
@@ -78,7 +78,7 @@ fn client(address: &str) -> Result<Client, StoreFault> {
     Client::open(info.set_redis_settings(settings)).map_err(fault)
 }
 
-/// Fault of an error: what the server said, which begins with a word of its own, and what to do about it.
+/// Makes a fault of an error: the server's message, which begins with a code word, and advice.
 fn fault(error: RedisError) -> StoreFault {
     const NEXT: [(&str, &str); 9] = [
         ("NOAUTH", PASSWORD),

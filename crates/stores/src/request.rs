@@ -6,7 +6,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 use std::sync::Arc;
 
-/// Cost of each message against the limit of copied bytes under way, besides its bytes.
+/// Cost of each message against the limit of copied bytes under way, in addition to its bytes.
 pub(crate) const ENTRY_COST: usize = 128;
 
 /// Request of the link to the courier.
@@ -28,7 +28,7 @@ pub(crate) enum CourierRequest {
 }
 
 impl CourierRequest {
-    /// Whether other members wait for its effect.
+    /// Whether other members wait for the effect of the request.
     pub(crate) fn is_write(&self) -> bool {
         matches!(
             self,

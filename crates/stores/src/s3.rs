@@ -1,10 +1,10 @@
 //! S3, and services with its protocol: an object is one object of S3, up to 8 MiB in one piece. S3 has no blocking
-//! read, so what is awaited is asked for again and again.
+//! read, so an awaited object is asked for repeatedly.
 //!
-//! Amazon charges for: each message is a write and, at the least, a read; each question for what is not there yet
-//! is a read; removing is free. The boards cost a write and a read of each other one, eight times in a failure bound:
-//! at 2 s and 8 members 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11 cents for each member; a
-//! bound of 30 s costs a fifteenth of that.
+//! Amazon charges for: each message is a write and at least one read; each request for an object that does not exist
+//! yet is a read; removing is free. The boards cost a write of the own board and a read of each other board, eight
+//! times in a failure bound: at 2 s and 8 members 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11
+//! cents for each member; a bound of 30 s costs a fifteenth of this.
 
 use crate::backoff::Backoff;
 use crate::link;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Number of requests for boards, or to remove objects, at a time.
 const AT_ONCE: usize = 32;
-/// First pause between reads of what is not there yet: a read itself takes some milliseconds.
+/// First pause between reads of an object that does not exist yet; a read itself takes some milliseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
@@ -36,7 +36,7 @@ pub(crate) struct S3 {
 
 impl S3 {
     pub(crate) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, StoreFault> {
-        // The first caller in this process has chosen it for all.
+        // Fails if an earlier caller in this process has chosen the provider, which then serves all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let name = address
             .with_credentials()
@@ -46,7 +46,7 @@ impl S3 {
             retry_timeout: bound,
             ..RetryConfig::default()
         };
-        // Requests have no time limit: the exchange of boards has one, and finds a store that does not answer.
+        // Requests have no time limit. The exchange of boards has one, and detects a store that does not answer.
         let client = ClientOptions::new().with_connect_timeout(bound).with_timeout_disabled();
         let mut builder = AmazonS3Builder::from_env();
         if let Some(endpoint) = address.endpoint() {
@@ -66,7 +66,7 @@ impl S3 {
     }
 }
 
-/// Fault of an error: what went wrong, and what to do about it.
+/// Makes a fault of an error: the error and advice.
 fn fault(error: Error) -> StoreFault {
     let next = match &error {
         Error::NotFound { .. } => "there is no such bucket: make it, or correct its name",
@@ -137,7 +137,7 @@ impl LinkStore for S3 {
 
     async fn remove(&self, keys: &[String]) -> Result<(), StoreFault> {
         let paths: Result<Vec<_>, _> = keys.iter().map(|key| path(key)).collect();
-        // One request removes up to a thousand.
+        // One request removes up to a thousand objects.
         let mut removed = self.bucket.delete_stream(stream::iter(paths?).map(Ok).boxed());
         while let Some(result) = removed.next().await {
             match result {

@@ -9,36 +9,36 @@ pub(crate) struct StoreFault {
     pub(crate) why: String,
 }
 
-/// Operations of a store. One thread at a time polls their futures, many together; the futures move from thread to
+/// Operations of a store. One thread at a time polls the futures of many operations; the futures move from thread to
 /// thread.
 pub(crate) trait LinkStore: Send + Sync + 'static {
-    /// Bytes of a piece of a body, besides the part that travels with its head.
+    /// Number of bytes of a piece; pieces contain the part of a body that is not stored with its head.
     const PIECE_BYTES: usize;
-    /// Whether reading a head removes it, so that no member has to.
+    /// Whether reading a head removes it, so that no member has to remove it.
     const HEADS_ARE_TAKEN: bool;
-    /// Whether the store has no blocking read, so that an awaited head is asked for again and again.
+    /// Whether the store has no blocking read, so that an awaited head is asked for repeatedly.
     const IS_POLLED: bool;
 
-    /// Number of bytes of a body that travel with its head.
+    /// Number of bytes of a body that are stored with its head.
     fn first_bytes(readers: u32) -> usize;
     /// Writes an object's head, for this many readers.
     fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> impl Future<Output = Result<(), StoreFault>> + Send;
-    /// Reads a head as soon as it is there.
+    /// Reads a head as soon as it exists.
     fn take_head(&self, key: &str) -> impl Future<Output = Result<Vec<u8>, StoreFault>> + Send;
     /// Writes a piece.
     fn put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = Result<(), StoreFault>> + Send;
-    /// Reads a piece, if it is there.
+    /// Reads a piece; returns `None` if it does not exist.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreFault>> + Send;
-    /// Reads all boards, and then writes the one at `own`.
+    /// Reads all boards, and then writes the board at index `own`.
     fn exchange(
         &self,
         keys: &[String],
         own: usize,
         board: Vec<u8>,
     ) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>, StoreFault>> + Send;
-    /// Removes those of these keys that are there.
+    /// Removes these keys, as far as they exist.
     fn remove(&self, keys: &[String]) -> impl Future<Output = Result<(), StoreFault>> + Send;
-    /// Keys that the store holds for this member's own use.
+    /// Keys in the store for this member's own use.
     fn private(&self) -> Vec<String> {
         Vec::new()
     }
@@ -46,7 +46,7 @@ pub(crate) trait LinkStore: Send + Sync + 'static {
     fn clear(&self, group: &str) -> impl Future<Output = Result<(), StoreFault>> + Send;
 }
 
-/// Text of an error with its causes: what a server or the system said.
+/// Text of an error with its causes, for example the message of a server or of the system.
 pub(crate) fn error_text(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Exchanges written by hand: for each store its best commands, without any safety.
+//! Exchanges written by hand: for each store its fastest commands, without any safety.
 
 use hotlease_comm::Rank;
 
@@ -6,12 +6,12 @@ use crate::Outcome;
 
 /// A store, as one rank uses it.
 pub trait HandExchange: Send {
-    /// Writes these bytes, if any, under a name that `readers` other ranks will read, and reads other names as soon as
-    /// they exist.
+    /// Writes an object, if `write` has one: its name, its bytes, and the number of ranks that will read it. Then reads
+    /// the objects named in `read`, as soon as they exist.
     fn exchange(&mut self, write: Option<(String, &[u8], Rank)>, read: &[String]) -> Outcome<Vec<Vec<u8>>>;
 }
 
-/// RPUSH of as many copies as there are readers, and BLPOP, all in one pipeline on one connection.
+/// RPUSH of one copy for each reader, and BLPOP, all in one pipeline on one connection.
 pub mod by_redis {
     use super::*;
 
@@ -41,7 +41,7 @@ pub mod by_redis {
     }
 }
 
-/// PUT, then GET of all names at a time, repeated every 5 ms. Objects that were read remain.
+/// PUT, then GET of all names at the same time, repeated every 5 ms. Objects that were read remain.
 pub mod by_s3 {
     use super::*;
     use futures_util::future::try_join_all;
@@ -97,7 +97,7 @@ pub mod by_s3 {
     }
 }
 
-/// PutItem, then GetItem (consistent) of all names at a time, repeated every 1 ms. Items that were read remain.
+/// PutItem, then GetItem (consistent) of all names at the same time, repeated every 1 ms. Items that were read remain.
 pub mod by_dynamodb {
     use super::*;
     use aws_sdk_dynamodb::Client;

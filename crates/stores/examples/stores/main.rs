@@ -1,5 +1,5 @@
-//! Cost of a link through a store, compared with the same exchange written by hand ([`hands`]): ping-pong and
-//! allreduce, in turns, of threads of this process.
+//! Cost of a link through a store, compared with the same exchange written by hand ([`by_hand`]). Threads of this
+//! process run ping-pong and allreduce over the link and by hand, in turns.
 //!
 //! ```text
 //! redis-server --port 7777 --save "" &
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Other stores: `s3://bucket?endpoint=...` or `dynamodb://table?endpoint=...&region=...`, with credentials in the
-//! environment. Objects that the hand-written exchange makes there remain, under keys that begin with `by-hand/`. A
-//! word after the address selects the lines that contain it.
+//! environment. Objects that the hand-written exchange makes remain in the store, under keys that begin with
+//! `by-hand/`. A word after the address selects the printed lines that contain this word.
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
@@ -23,10 +23,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Turns of each side, which alternate; each turn is short, so that both sides see the same other load of the host.
+/// Number of turns of each side; the sides alternate. Each turn is short, so that the other load of the host is the
+/// same for both sides.
 const TURNS: usize = 41;
 
-/// One rank, with both sides.
+/// One rank, with the link and the exchange by hand.
 struct Contender {
     all: Communicator,
     hand: Box<dyn HandExchange>,
@@ -88,7 +89,8 @@ impl Contender {
     }
 }
 
-/// Median times of `one`, over the link and by hand, and the median ratio; each turn runs it `times` times.
+/// Returns the median times of `one` over the link and by hand, and the median ratio. Each turn runs `one` `times`
+/// times.
 fn compare(
     ranks: &mut [Contender],
     times: usize,
@@ -174,8 +176,8 @@ fn show(what: &str, [ours, by_hand, ratio]: [f64; 3]) {
     println!("{what:<34} {ours:>10.1} us {by_hand:>10.1} us by hand   x {ratio:.2}");
 }
 
-/// Repetitions in a turn: `fast` where one takes a fraction of a millisecond, as in Redis, fewer in other stores,
-/// where one takes several milliseconds.
+/// Number of repetitions in a turn: `fast` in Redis, where one repetition takes a fraction of a millisecond, and fewer
+/// in other stores, where one takes several milliseconds.
 fn times(kind: LinkKind, fast: usize) -> usize {
     match kind {
         LinkKind::Redis => fast,

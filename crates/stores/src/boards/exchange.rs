@@ -1,4 +1,4 @@
-//! Exchange of boards: until all members are there, then a few times in each failure bound, and once more at the end.
+//! Exchange of boards: until all members have joined, then a few times in each failure bound, and once more at the end.
 
 use crate::backoff::Backoff;
 use crate::courier::Courier;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const BEATS: u32 = 8;
 const SILENT_BEATS_MAX: u32 = 6;
-/// First pause while this member waits for what others write on their boards.
+/// First pause while this member waits for the other members' boards.
 const SOON: Duration = Duration::from_millis(2);
 
 /// Writes the own board and reads all others.
@@ -44,11 +44,11 @@ async fn exchange<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> 
     Ok(())
 }
 
-/// Waits until all members are there.
+/// Waits until all members have written their boards.
 pub(crate) async fn gather<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> {
     let mut backoff = Backoff::new(SOON, courier.plan.bound / BEATS);
     loop {
-        // No member is late before all are there.
+        // Silence is measured only after all members have written their boards.
         let now = Instant::now();
         lock(&courier.boards).reset_silence(now);
         exchange(courier).await?;
@@ -75,7 +75,7 @@ pub(crate) async fn gather<S: LinkStore>(courier: &Courier<S>) -> Result<(), Sto
     }
 }
 
-/// Keeps the board up to date, until the store cannot be used.
+/// Keeps the board up to date, until the link ends or the store cannot be used.
 pub(crate) async fn keep<S: LinkStore>(courier: Arc<Courier<S>>) {
     let beat = courier.plan.bound / BEATS;
     let mut backoff: Option<Backoff> = None;
@@ -83,7 +83,7 @@ pub(crate) async fn keep<S: LinkStore>(courier: Arc<Courier<S>>) {
     loop {
         let began = Instant::now();
         if began.saturating_duration_since(last) > 2 * beat {
-            // This process stood still: it has not looked at the others, so they are not to blame.
+            // This process did not run for a while: it has not read the other boards, so the others may not be silent.
             lock(&courier.boards).reset_silence(began);
         }
         last = began;
@@ -101,15 +101,15 @@ pub(crate) async fn keep<S: LinkStore>(courier: Arc<Courier<S>>) {
         let _ = tokio::time::timeout_at((began + pause).into(), courier.news.notified()).await;
         let boards = lock(&courier.boards);
         if courier.is_ending.load(Ordering::Acquire) && !boards.is_leaving && boards.unwritten == 0 {
-            // This member has given up. All others can read that; the board may have been removed by now, with
-            // everything else.
+            // This member has given up, and all others can read that. The board may have been removed by now, with all
+            // other keys of the group, so it must not be written again.
             return;
         }
     }
 }
 
-/// Removes all boards, if this is the last member to leave, and all that is left of the group, where something went
-/// wrong.
+/// Removes all boards, if this member is the last to leave. If a member or a collective has failed, also removes all
+/// other keys of the group.
 pub(crate) async fn remove_boards<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> {
     let (is_last, is_untidy, keys) = {
         let boards = lock(&courier.boards);

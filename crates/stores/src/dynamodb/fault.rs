@@ -4,7 +4,7 @@ use super::table::{EXPIRES, PARTITION, SORT};
 use crate::store::{StoreFault, error_text};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
-/// Whether the table, or the account, has no throughput left for the request now.
+/// Whether the table or the account has no throughput left for the request at the moment.
 pub(super) fn is_throttled<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     const CODES: [&str; 4] = [
         "ProvisionedThroughputExceededException",
@@ -56,8 +56,8 @@ where
     }
 }
 
-/// Fault of a missing table. The first member does not make it: few users who may write to a table may make one, it
-/// takes ten seconds, and a table with a wrong name would be paid for.
+/// Fault of a missing table. Members do not create the table: few users with permission to write to a table may also
+/// create one, the creation takes ten seconds, and a table with a wrong name would cost money.
 fn no_table(table: &str, arguments: &str) -> StoreFault {
     let why = format!(
         "there is no such table: correct its name, or make it with `aws dynamodb create-table --table-name {table} {arguments} \

@@ -1,5 +1,5 @@
-//! Places of objects in the table, by their keys ([`crate::object`]). Numbers have leading zeros, so that they
-//! sort.
+//! Keys of items in the table, from the keys of objects ([`crate::object`]). Numbers have leading zeros, so that items
+//! are sorted by number.
 
 use hotlease_comm::Rank;
 
@@ -23,7 +23,7 @@ impl ItemKey {
             };
         }
         if let Some((object, part)) = name.split_once('.') {
-            // The parts of one object are in different partitions, and so are the first parts of several objects.
+            // The parts of one object are in different partitions, and the first parts of several objects, too.
             let first: usize = object.bytes().map(usize::from).sum();
             let number = first.wrapping_add(part.parse().unwrap_or(0)) % PART_PARTITIONS;
             return Self {
@@ -57,7 +57,7 @@ impl ItemKey {
 
     /// Series of objects that are asked for together: messages of a communicator, or objects of one collective.
     pub(super) fn series(&self) -> (&str, &str) {
-        // All but the number and the sender.
+        // Everything except the number and the sender.
         let series = self.sort.rsplitn(3, '-').last().unwrap_or("");
         (&self.partition, series)
     }
@@ -67,7 +67,7 @@ fn padded((digits, length): (&str, usize)) -> String {
     format!("{digits:0>length$}")
 }
 
-/// All partitions of a group, whose keys have this prefix, with a slash at its end.
+/// All partitions of a group; `group` is the prefix of the group's keys, with a slash at its end.
 pub(super) fn partitions(group: &str, size: Rank) -> impl Iterator<Item = String> + use<> {
     let group = group.trim_end_matches('/').to_owned();
     let readers = (0..size).map(|rank| rank.to_string());

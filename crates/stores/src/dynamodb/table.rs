@@ -19,13 +19,13 @@ use hotlease_comm::StoreAddress;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Time to live of an item, seconds: what no member removes expires after a day.
+/// Time to live of an item, seconds: an item that no member removes expires after a day.
 const KEPT_S: u64 = 24 * 60 * 60;
 /// Number of items that one request removes.
 const BATCH: usize = 25;
-/// Number of such requests at a time.
+/// Number of requests to remove items at a time.
 const BATCHES_MAX: usize = 4;
-/// Number of attempts of a request that gets no answer. All pauses between them are together less than half a failure
+/// Number of attempts of a request that gets no answer. The pauses between the attempts sum to less than half a failure
 /// bound.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(25);
@@ -82,7 +82,7 @@ impl Table {
         let mut arguments = format!("--region {region}");
         let mut builder = Builder::from(&config);
         if let Some(endpoint) = address.endpoint() {
-            // Endpoint of the table only, not of the credential servers, which may be asked as well.
+            // This is the endpoint of the table only: requests to credential servers do not use it.
             builder = builder.endpoint_url(endpoint);
             arguments = format!("{arguments} --endpoint-url {endpoint}");
         }
@@ -123,7 +123,7 @@ impl Table {
         self.patient(|| put.clone().send()).await.map(drop)
     }
 
-    /// Reads an item, if it is there.
+    /// Reads an item; returns `None` if it does not exist.
     pub(super) async fn get(&self, place: ItemKey) -> Result<Option<Vec<u8>>, StoreFault> {
         let get = self
             .client
@@ -142,7 +142,8 @@ impl Table {
             .expression_attribute_values(":pk", AttributeValue::S(partition.to_owned()))
     }
 
-    /// Reads up to `most` items of a partition, or a megabyte; returns also the sort key behind which there are more.
+    /// Reads up to `most` items of a partition, or a megabyte. If there are more items, also returns the sort key after
+    /// which they follow.
     pub(super) async fn between(
         &self,
         partition: &str,
@@ -188,7 +189,7 @@ impl Table {
         items.into_iter().map(|mut item| sort(&mut item)).collect()
     }
 
-    /// Removes those of these items that are there.
+    /// Removes these items, as far as they exist.
     pub(super) async fn remove(&self, places: BTreeSet<ItemKey>) -> Result<(), StoreFault> {
         let delete = |place| {
             let delete = DeleteRequest::builder().set_key(Some(key(place))).build();
@@ -204,7 +205,7 @@ impl Table {
         removals.try_buffer_unordered(BATCHES_MAX).try_collect().await
     }
 
-    /// Removes a batch; the table does as much at a time as it has throughput for.
+    /// Removes a batch, in several requests if the table has no throughput for all items at once.
     async fn remove_batch(&self, mut batch: Vec<WriteRequest>) -> Result<(), StoreFault> {
         let mut backoff = Backoff::new(THROTTLED, THROTTLED_MAX);
         loop {

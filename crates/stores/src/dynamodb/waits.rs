@@ -1,9 +1,10 @@
-//! Waits for heads, and the one task that looks for all of them: soon after the last look as long as a head is likely
-//! to come, then ever more seldom.
+//! Waits for heads, and the one task that looks for all awaited heads. Its pauses between looks are short at first,
+//! while a head is likely to arrive soon, and then longer each time.
 //!
-//! Heads of a series, messages of a communicator or what belongs to one collective, are looked for with one Query from
-//! the first to the last awaited one. It reads at most as many items as are awaited. Where other items lie between, the
-//! next Query begins at the next awaited head: so items that no call asks for yet are not read again and again.
+//! A series has the messages of a communicator, or the objects of one collective. Its heads are looked for with one
+//! Query from the first to the last awaited head, which reads at most as many items as are awaited. If other items lie
+//! between them, the next Query begins at the next awaited head. So items that no call asks for yet are not read
+//! repeatedly.
 
 use super::item_key::ItemKey;
 use super::table::Table;
@@ -32,7 +33,7 @@ pub(super) struct DynamoDbWaits {
 }
 
 impl DynamoDbWaits {
-    /// Waits until the item is there.
+    /// Waits until the item exists.
     pub(super) async fn wait(&self, place: ItemKey) -> Result<Vec<u8>, StoreFault> {
         if let Some(fault) = &*lock(&self.fault) {
             return Err(fault.clone());
@@ -80,7 +81,7 @@ impl DynamoDbWaits {
         }
     }
 
-    /// Looks for all awaited heads once; returns whether one was there.
+    /// Looks for all awaited heads once; returns whether at least one was found.
     async fn look(&self, table: &Table) -> Result<bool, StoreFault> {
         let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for place in lock(&self.senders).keys() {
@@ -121,7 +122,7 @@ impl DynamoDbWaits {
         Ok(is_any)
     }
 
-    /// Hands a head to its waiter; false if there is none.
+    /// Hands a head to its waiter; returns `false` if there is no waiter.
     fn hand(&self, place: ItemKey, head: Vec<u8>) -> bool {
         let found = lock(&self.senders).remove(&place);
         found.is_some_and(|found| found.send(Ok(head)).is_ok())

@@ -1,15 +1,15 @@
-//! Waiting for the heads of objects. It uses a connection of its own, on which the server blocks until a head is there
+//! Waiting for the heads of objects, on a connection of its own, on which the server blocks until a head exists
 //! (BLPOP).
 //!
-//! A blocking command also blocks all commands behind it on the connection, and the head that it waits for may be
-//! written only after this member has received a head that those commands ask for. So:
+//! A blocking command also blocks all commands behind it on the connection. But the head that it waits for may be
+//! written only after this member has received a head that one of those later commands asks for. So:
 //!
-//! * heads of one collective are asked for with one command each, all in one write, and reported when all are there: a
-//!   round of the collective needs all of them. If that takes long ([`PATIENCE`]), those that are there are reported;
-//! * all other heads are asked for with one command for all, which returns the first head that is there.
+//! * heads of one collective are asked for with one command each, all in one write, and reported when all exist: a
+//!   round of the collective needs all of them. If that takes longer than [`PATIENCE`], existing heads are reported;
+//! * all other heads are asked for with one command for all, which returns the first head that exists.
 //!
-//! Each command waits for the bell as well, a key of this member. A new request that comes while others wait rings it
-//! once for each command, so that the server answers; then all heads are asked for anew.
+//! Each command also waits for the bell, a key of this member. If a new wait begins while commands block, the bell is
+//! rung once for each command, so that the server answers; then all heads are asked for again.
 
 use super::{KEPT_S, fault};
 use crate::lock::lock;
@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// Time after which a wait for several heads reports those that are there.
+/// Time after which a wait for several heads reports the heads that exist.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Smallest number of awaited heads for which the heads that are there are read first, without blocking: of so many, more
-/// than one is likely to be there.
+/// Smallest number of awaited heads for which existing heads are read first, without blocking: of that many heads, more
+/// than one is likely to exist.
 const LOOKED_FOR_MIN: usize = 4;
 
 type RedisHeadSender = oneshot::Sender<Result<Vec<u8>, StoreFault>>;
@@ -43,13 +43,13 @@ pub(super) struct RedisWaits {
 struct RedisWaitState {
     /// Awaited heads that the server was not asked for yet, in the order in which the waits began.
     waiting: Vec<(String, RedisHeadSender)>,
-    /// Whether the server was asked and answers only when a head comes.
+    /// Whether the server was asked, and answers only when a head is written.
     is_blocked: bool,
     /// Reason why no wait is possible any more.
     fault: Option<StoreFault>,
 }
 
-/// Collective that an object belongs to, as its part of the key.
+/// Part of a key that names the collective of the object; `None` for a message of a user.
 fn series(key: &str) -> Option<&str> {
     let name = key.rsplit_once('/')?.1;
     let (end, _) = name.match_indices('-').nth(2)?;
@@ -73,14 +73,14 @@ impl RedisWaits {
         self.bell.clone()
     }
 
-    /// Connection for writes. Unless it is blocked, that is the connection of the waits: a write just before a read then
-    /// travels together with the read.
+    /// Connection for writes. It is the connection of the waits, unless that is blocked: a write just before a read is
+    /// then sent together with the read.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         let is_blocked = lock(&self.state).is_blocked;
         if is_blocked { &self.commands } else { &self.connection }.clone()
     }
 
-    /// Waits until the head is there.
+    /// Waits until the head exists.
     pub(super) async fn wait(&self, key: String) -> Result<Vec<u8>, StoreFault> {
         let (found, is_found) = oneshot::channel();
         {
@@ -111,7 +111,7 @@ impl RedisWaits {
             let are_together = of.is_some() && all.iter().all(|(key, _)| series(key) == of);
             let taken = if all.len() == 1 || (are_together && !are_slow) {
                 let taken = self.take_all(&mut all).await;
-                // The heads that are left are waited for with one command.
+                // The remaining heads are waited for with one command.
                 are_slow = !all.is_empty();
                 taken
             } else {
@@ -130,7 +130,7 @@ impl RedisWaits {
         }
     }
 
-    /// Waits until all heads are there, or the bell is rung.
+    /// Waits until all heads exist, or the bell is rung.
     async fn take_all(&self, all: &mut Vec<(String, RedisHeadSender)>) -> Result<(), RedisError> {
         let patience = (all.len() > 1).then_some(PATIENCE);
         let popped = self.block(all.chunks(1), patience).await?;
@@ -145,7 +145,7 @@ impl RedisWaits {
         Ok(())
     }
 
-    /// Takes the heads that are there, or else waits for one.
+    /// Takes the heads that exist, or else waits for one.
     async fn take_any(&self, all: &mut Vec<(String, RedisHeadSender)>) -> Result<(), RedisError> {
         let mut found = Vec::new();
         if all.len() >= LOOKED_FOR_MIN {
@@ -168,8 +168,8 @@ impl RedisWaits {
         Ok(())
     }
 
-    /// Asks for one head of each of these groups; returns, for each, the key and value that came, or the bell. Rings
-    /// the bell when a new wait comes.
+    /// Asks for one head of each of these groups. Returns, for each group, the key and value of a head, or the bell.
+    /// Rings the bell when a new wait begins.
     async fn block<'a>(
         &self,
         each: impl ExactSizeIterator<Item = &'a [(String, RedisHeadSender)]>,
@@ -182,7 +182,7 @@ impl RedisWaits {
             for (key, _) in any {
                 blocks.arg(key);
             }
-            // The bell is the last key, so `BLPOP` prefers a head that is there.
+            // The bell is the last key, so `BLPOP` prefers an existing head.
             blocks.arg(&self.bell).arg(0);
         }
         lock(&self.state).is_blocked = true;

@@ -6,8 +6,8 @@ use hotlease_comm::model::{LinkPrices, MessageTimes};
 use hotlease_comm::{Communicator, Error, LinkChoice, Operator};
 use std::sync::Arc;
 
-/// Prices in which a message takes 1.5 ms, so two ranks exchange data in that time, but more ranks need several
-/// messages in a row; a write and a read of Redis together take 2 ms for any number of ranks.
+/// Prices in which a message takes 1.5 ms. Two ranks exchange data in that time, but more ranks need several
+/// consecutive messages. A write and a read of Redis together take 2 ms for any number of ranks.
 fn prices() -> LinkPrices {
     let mut prices = LinkPrices::built_in().clone();
     let tcp = prices.link.tcp.take().expect("TCP");

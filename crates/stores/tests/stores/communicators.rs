@@ -26,7 +26,7 @@ pub fn parts(link: &LinkChoice) {
             .map(|of| if of == rank { Route::Itself } else { Route::Stored })
             .collect();
         assert_eq!(all.routes(), routes);
-        // 0 and 2 in reverse order; 1 alone; 3 in no communicator.
+        // Ranks 0 and 2 in reverse order; rank 1 alone; rank 3 in no communicator.
         let color = (rank != 3).then_some(rank % 2);
         let part = all.split(color, -i64::from(rank)).expect("all are well");
         let twin = all.dup().expect("all are well");
@@ -60,8 +60,8 @@ pub fn parts(link: &LinkChoice) {
     });
 }
 
-/// A member that leaves a communicator is missing there only. Messages that it sent before can still be received;
-/// messages that were sent to it have no effect.
+/// A member that leaves a communicator is missing only in this communicator. Messages that it sent before can still be
+/// received; messages that were sent to it have no effect.
 pub fn leaving(link: &LinkChoice) {
     each(3, link, |all| {
         let twin = all.dup().expect("all are well");
@@ -76,7 +76,7 @@ pub fn leaving(link: &LinkChoice) {
             twin.send(b"unread", 2, 9).expect("it takes it, or has left");
         } else {
             let mut text = [0; 4];
-            // Also if the receiver already knows that the sender has left.
+            // Messages can be received even after the receiver was told that the sender has left.
             let error = twin.receive(&mut text, Pattern::of(2, 3));
             let error = error.expect_err("it has left");
             assert!(matches!(error, Error::MemberLeft { rank: 2, .. }), "{error}");
@@ -94,7 +94,7 @@ pub fn leaving(link: &LinkChoice) {
     });
 }
 
-/// One member aborts: the others continue without it, then with a newcomer; a newcomer that uses another store counts
+/// One member aborts: the others continue without it, then with a newcomer. A newcomer that uses another store counts
 /// as failed.
 pub fn rest(link: &LinkChoice, elsewhere: &LinkChoice) {
     let server = group::rendezvous();

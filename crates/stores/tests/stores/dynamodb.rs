@@ -1,5 +1,5 @@
-//! Tests over DynamoDB, with Amazon's own DynamoDB Local. It listens on all addresses, so it has a network of its own,
-//! and each test is this program started again inside that network, with credentials.
+//! Tests over DynamoDB, with Amazon's own DynamoDB Local. The server listens on all addresses, so it runs in a network
+//! of its own. For each test, this program is started again inside that network, with credentials.
 
 mod local;
 mod throttle;
@@ -113,7 +113,7 @@ fn refusals() {
             "expires",
         ],
     );
-    // The suggested command helps.
+    // The command that the error suggests makes the table.
     local::make(&link);
     messages::sizes(&link, &[1]);
     local::ask("CreateTable", &local::table("strange", &[("id", "HASH")]));

@@ -1,5 +1,5 @@
-//! Tests of stores that are gone, refuse, or lose data, and of members that are killed. All members are told in time,
-//! and what to do.
+//! Tests of stores that are gone, refuse, or lose data, and of members that are killed. All members get an error in
+//! time, which says what to do.
 
 use crate::group::{self, rendezvous, until};
 use crate::messages::barrier;
@@ -109,7 +109,7 @@ fn members_with_another_store_are_named() {
     assert_eq!((one.keys(), other.keys()), (0, 0));
 }
 
-/// Strikes the store while three members use it; returns the errors of all, which must come in time.
+/// Strikes the store while three members use it; returns the errors of all members, which must occur in time.
 pub fn strike(link: &LinkChoice, strike: impl Fn() + Sync) -> Vec<Error> {
     let server = rendezvous();
     let at_work = AtomicU32::new(0);

@@ -44,7 +44,7 @@ fn two(link: &LinkChoice, member: impl Fn(&Communicator, Rank) + Sync) {
     each(2, link, |all| member(all, 1 - all.rank()));
 }
 
-/// Both members send first, with sizes around those where an object is divided.
+/// Both members send first. The lengths are near the lengths at which an object is divided.
 pub fn sizes(link: &LinkChoice, sizes: &[usize]) {
     two(link, |all, other| {
         for (tag, length) in (0..).zip(sizes) {
@@ -90,7 +90,7 @@ pub fn rules(link: &LinkChoice) {
     });
 }
 
-/// Non-blocking messages from any rank; those of each sender keep their order.
+/// Non-blocking messages from any rank; the messages of each sender keep their order.
 pub fn many(link: &LinkChoice, messages: u32) {
     each(3, link, |all| {
         let me = all.rank();
@@ -163,7 +163,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
         assert!(output == long);
         let error = all.receive(&mut word, Pattern::of(0, 0)).expect_err("no more");
         assert!(matches!(error, Error::MemberLeft { rank: 0, .. }), "{error}");
-        // A failed collective ends all collectives of the communicator, so both members must have come this far.
+        // A failed collective ends all collectives of the communicator, so both members must have reached this line.
         let other = 3 - all.rank();
         let met = all.sendrecv(&[], other, 1, &mut [], Pattern::of(other, 1));
         met.expect("both are well");
@@ -192,7 +192,7 @@ pub fn unread(link: &LinkChoice) {
     });
 }
 
-/// Two groups in one store; each member comes late to the barrier of another group.
+/// Two groups in one store; each member is late at the barrier of another group.
 pub fn two_communicators(link: &LinkChoice) {
     let server = rendezvous();
     let with_link = |name: &str, rank| Options {
@@ -271,7 +271,7 @@ fn barriers_of_two_communicators_in_one_redis_do_not_match() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// Messages without a receive stay in the store: the receiver's memory does not grow with them.
+/// Messages without a receive stay in the store, so they do not increase the receiver's memory.
 #[test]
 fn messages_that_no_member_receives_yet_stay_in_redis() {
     const MESSAGES: u64 = 5000;

@@ -34,7 +34,7 @@ fn operations_over_redis_progress_while_the_program_is_busy() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// A thread that runs tasks of tokio cannot run another runtime.
+/// A thread that runs tasks of tokio cannot run another runtime, so the courier's thread drives.
 #[test]
 fn members_within_tasks_of_tokio_talk_over_redis() {
     let Some(redis) = Redis::start() else { return };
@@ -54,8 +54,8 @@ fn members_within_tasks_of_tokio_talk_over_redis() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// Rank 1 begins the collective last, after a message from rank 0. Rank 0 sends it after a message from rank 2, which
-/// it receives while it waits for the collective.
+/// Rank 1 begins the collective last, after a message from rank 0. Rank 0 sends this message after it has received a
+/// message from rank 2, while rank 0 itself waits for the collective.
 #[test]
 fn a_member_that_waits_for_a_collective_over_redis_receives_messages_meanwhile() {
     let Some(redis) = Redis::start() else { return };
@@ -68,7 +68,7 @@ fn a_member_that_waits_for_a_collective_over_redis_receives_messages_meanwhile()
             let gathered = all.iallgather(mine).expect("begun");
             match all.rank() {
                 0 => {
-                    // Two receives at a time; the message for the second comes first.
+                    // Two receives at a time; the message for the second receive arrives first.
                     let [late, soon] = [3, 2].map(|from| all.irecv(1, Pattern::of(from, round)));
                     soon.expect("begun").wait().expect("it came");
                     all.send(&[1], 3, round).expect("sent");

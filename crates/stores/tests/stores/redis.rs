@@ -1,4 +1,4 @@
-//! A Redis server for one test: on a port of loopback, in memory, gone after the test.
+//! A Redis server for one test: it listens on loopback, keeps its data in memory, and ends after the test.
 
 use hotlease_comm::LinkChoice;
 use std::io::{Read, Write};

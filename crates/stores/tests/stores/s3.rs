@@ -1,5 +1,5 @@
-//! Tests over S3, with versitygw, which serves a folder. Credentials are in the environment, so each test is this
-//! program started again with them.
+//! Tests over S3, with versitygw, which serves a folder. Credentials are in the environment, so this program is started
+//! again for each test, with credentials.
 
 use crate::operations::hold;
 use crate::{communicators, failures, messages};
@@ -41,7 +41,7 @@ fn run_at(s3: &Versitygw, test: &str, secret: &str, bucket: &str) {
     assert!(has_run, "{test}: {}\n{out}\n{err}", output.status);
 }
 
-/// Link of the process that a test has started; `None` if run directly.
+/// Link of the process that a test has started; `None` if this process was not started by a test.
 fn link() -> Option<LinkChoice> {
     let text = std::env::var("HOTLEASE_TEST_LINK").ok()?;
     Some(text.parse().expect("a link"))

@@ -13,7 +13,7 @@ pub const KEY: &str = "member";
 pub const SECRET: &str = "right-secret";
 /// Maximum time that Java takes to start on a loaded host.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
-/// No other program is in that network.
+/// Port of the server. No other program is in its network.
 pub const PORT: u16 = 8000;
 
 /// Script that ends the server when the process that started it ends, for any reason.
@@ -116,13 +116,14 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // This ends the server's input, and with it the server.
+        // The end of its input ends the server.
         drop(self.server.stdin.take());
         let _ = self.server.wait();
     }
 }
 
-/// Link of the process that a test has started, once the server accepts connections; `None` if run directly.
+/// Returns the link of the process that a test has started, once the server accepts connections, or `None` if this
+/// process was not started by a test.
 pub fn link(table: &str) -> Option<LinkChoice> {
     std::env::var_os("HOTLEASE_TEST_PID")?;
     let begun = Instant::now();
@@ -209,7 +210,7 @@ pub fn make(link: &LinkChoice) {
     });
     let name = behind("--table-name").next().expect("a name");
     ask("CreateTable", &table(name, &keys.collect::<Vec<_>>()));
-    // The server does each operation slowly the first time: no member should be late because of that.
+    // The server is slow in the first operation of each kind. They are done here, so that no member is late.
     let key = r#"{"pk": {"S": "warm"}, "sk": {"S": "warm"}}"#;
     let of_table = |rest: &str| format!(r#"{{"TableName": "{name}", {rest}}}"#);
     ask(

@@ -1,5 +1,5 @@
-//! Test of a table that has no throughput left for some time. The server of the tests never reports that, so a proxy
-//! does.
+//! Test of a table that has no throughput left for some time. The server of the tests never reports this, so a proxy
+//! reports it.
 
 use super::local::{PORT, text};
 use crate::group;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than requests are repeated for other reasons.
+/// Time of throttling, longer than requests are repeated for other reasons.
 const THROTTLED: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_secs(30);
-/// More messages than are removed at a time.
+/// Number of messages, more than one request removes.
 const MESSAGES: u32 = 60;
 
 #[derive(Default)]
