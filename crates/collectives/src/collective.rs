@@ -191,7 +191,7 @@ pub struct CollectiveCall<'a> {
     pub nodes: Option<&'a [u32]>,
 }
 
-/// More elements than any memory holds. The sum of a few such numbers does not overflow.
+/// Limit of numbers of elements, more than any memory contains. The sum of a few such numbers does not overflow.
 const ELEMENTS_MAX: usize = 1 << 56;
 
 impl<'a> CollectiveCall<'a> {
@@ -258,7 +258,8 @@ impl<'a> CollectiveCall<'a> {
     }
 
     /// Number of elements by which the algorithm is chosen: the elements of a broadcast or reduction, or all blocks
-    /// that one rank sends or receives. It is 0 if not all ranks have this number, because all must choose the same.
+    /// that one rank sends or receives. It is 0 if not all ranks have this number, because all must choose the same
+    /// algorithm.
     pub fn size(&self) -> usize {
         let ranks = self.ranks as usize;
         match self.collective {

@@ -5,7 +5,7 @@ use std::fmt;
 /// Number of a member in a communicator, from 0.
 pub type Rank = u32;
 
-/// Memory that holds elements of a collective.
+/// Memory for elements of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Area {
     /// Data of the caller. Never written.

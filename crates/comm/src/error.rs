@@ -111,7 +111,7 @@ pub enum Error {
         /// The peer.
         peer: String,
     },
-    /// The peer rejected this member, or is no such member or rendezvous.
+    /// The peer rejected this member, or is not the expected member or rendezvous.
     #[error("{peer} did not accept this member: {why}")]
     Rejection {
         /// The peer.
@@ -191,7 +191,7 @@ pub enum Error {
         /// Bytes that this rank expected.
         expected: u64,
     },
-    /// A collective ended with an error at another rank, so no rank can go on with it.
+    /// A collective ended with an error at another rank, so no rank can complete it.
     #[error("{during}: rank {rank} had an error in a collective of this communicator; see that rank's own error")]
     CollectiveFailed {
         /// The collective.
@@ -216,7 +216,7 @@ pub enum Error {
         during: Activity,
         /// This member.
         rank: Rank,
-        /// First member that reported this member as failed, if that member belongs to this communicator.
+        /// First member that reported this failure; `None` if that member belongs to another communicator.
         reporter: Option<Rank>,
         /// Cause of the failure.
         loss: Loss,

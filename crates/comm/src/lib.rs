@@ -19,8 +19,8 @@
 //! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
 //!   After a failure, [`Communicator::shrink`] makes a communicator of the remaining members.
 //!   [`Communicator::grow`] makes a communicator with newcomers.
-//! * What each rank does in a collective is a [`Schedule`], which [`hotlease_collectives`] plans and the engine runs. All
-//!   names of that crate are here, too: [`Algorithm`], [`Table`], [`cost`], [`model`] and others.
+//! * What each rank does in a collective is a [`Schedule`], which [`hotlease_collectives`] plans and the engine runs.
+//!   All names of that crate are also exported here: [`Algorithm`], [`Table`], [`cost`], [`model`] and others.
 //! * If a member fails or stops responding, every operation of other members that needs this member ends in a bounded
 //!   time, with the cause.
 //!
@@ -54,12 +54,12 @@
 //!
 //! fn train(all: Communicator) -> Result<(), Error> {
 //!     let mut gradient = vec![0.5_f64; 1000];
-//!     // Everybody gets the sum of all gradients.
+//!     // Every member gets the sum of all gradients.
 //!     all.allreduce(InPlace, &mut gradient, &Operator::Sum)?;
-//!     // The same, while this member does something else.
+//!     // Computes the sum again, while this member does something else.
 //!     let sum = all.iallreduce(gradient, &Operator::Sum)?;
 //!     let gradient = sum.wait()?;
-//!     // Even ranks among themselves, and odd ones.
+//!     // Makes a communicator of the even ranks, and one of the odd ranks.
 //!     let half = all.split(Some(all.rank() % 2), 0)?.expect("everybody gives a color");
 //!     let mut most = [0.0];
 //!     half.reduce(&[gradient[0]], &mut most, &Operator::Max, 0)?;

@@ -74,7 +74,7 @@ pub trait Sink {
     fn rest_read(&mut self, _get: Key, _is_written: bool) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// Notes that a member has finished, and what it had done until then.
+    /// Notes that a member has finished, with its final counts.
     fn member_finished(&mut self, _from: Rank, _parting: FinalCounts) {
         debug_assert!(false, "{NO_STORE}");
     }
@@ -114,7 +114,7 @@ pub trait Link: Send {
     /// Returns whether anything has arrived from a member, and whether anything was sent to this member, since the last
     /// call.
     fn take_activity(&mut self, rank: Rank) -> (bool, bool);
-    /// Gives an order to a link through a store.
+    /// Passes an order to a link through a store.
     fn store(&mut self, _order: StoreOrder) {
         debug_assert!(false, "{NO_STORE}");
     }

@@ -45,7 +45,7 @@ pub struct Options {
     /// its own also sleeps at once. A sleeping member needs no processor.
     pub spin: Duration,
     /// Length of the longest message that is sent without asking the receiver, if the receiver has received enough of
-    /// the earlier ones; bytes, at most 262144 (default: 262144).
+    /// the earlier messages; bytes, at most 262144 (default: 262144).
     pub eager_bytes: u64,
     /// Memory for large messages that arrive while this member waits in a send, bytes (default: 256 MiB). Because of
     /// it, two members that first send to each other can both go on. A message that does not fit waits for its receive.
@@ -68,7 +68,7 @@ pub struct Options {
     /// 256 bytes. All members must use the same mode (default: no; `HOTLEASE_COMM_CHECKED=1` also switches it on).
     pub is_checked: bool,
     /// Table that chooses the algorithms, the same at all members (default: the table in the file that
-    /// `HOTLEASE_COMM_TABLE` names, else the built-in one).
+    /// `HOTLEASE_COMM_TABLE` names, else the built-in table).
     pub table: Option<Arc<Table>>,
     /// Prices by which `auto` chooses the link, the same at all members (default: the prices in the file that
     /// `HOTLEASE_COMM_PRICES` names, else the built-in prices).

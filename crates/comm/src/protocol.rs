@@ -149,7 +149,7 @@ pub(crate) struct Protocol {
     contexts: BTreeMap<u64, ContextState>,
     /// Number of places that are reserved for contexts.
     reserved: usize,
-    /// Contexts that this member has left, but not yet all members.
+    /// Contexts that this member has left, and some other members have not left yet.
     leaving: Vec<u64>,
     /// Whether something has happened for which a context in `leaving` may have waited.
     is_leaving_due: bool,

@@ -1,4 +1,4 @@
-//! Requests: operations that go on while the program does something else.
+//! Requests: operations that continue while the program does something else.
 
 use crate::arena::Key;
 use crate::communicator::group::MemberGroup;
@@ -46,7 +46,7 @@ impl Request {
         }
     }
 
-    /// Translates ranks of a result into those of the communicator.
+    /// Translates ranks of a result into ranks of the communicator.
     fn inner(&self, result: Result<MessageStatus, Error>) -> Result<MessageStatus, Error> {
         match result {
             Ok(status) => Ok(self.group.status(status)),
@@ -80,8 +80,7 @@ impl Request {
     }
 
     /// Cancels the operation if that is possible: a receive for which no message has arrived, or a send that has not
-    /// begun.
-    /// Returns whether it was cancelled; [`wait`](Self::wait) then returns [`Error::Cancelled`].
+    /// begun. Returns whether it was cancelled; [`wait`](Self::wait) then returns [`Error::Cancelled`].
     pub fn cancel(&mut self) -> bool {
         self.key
             .is_some_and(|key| self.group.engine.change(|protocol| protocol.cancel(key)))

@@ -326,8 +326,8 @@ impl Boards {
         }
     }
 
-    /// Notes that all members, including this member, have left a communicator; returns its keys that no member will
-    /// read.
+    /// Notes that all members, including this member, have left a communicator; returns the keys of objects that no
+    /// member will read any more.
     pub(crate) fn forget(&mut self, over: u64) -> Vec<String> {
         let outlived = self.take_outlived();
         for other in &mut self.others {

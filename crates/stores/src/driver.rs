@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The courier's thread takes over if no thread has driven for [`GRACE`], and stops as soon as a member's thread waits.
-//! A wake-up whenever a member's thread stops driving would be a wake-up with each message. So the courier's thread
-//! looks once in each [`GRACE`] whether a thread has driven. A thread that itself runs tasks of tokio cannot drive this
-//! runtime, and leaves that to the courier's thread.
+//! If it were woken whenever a member's thread stops driving, each message would cost a wake-up. So the courier's
+//! thread looks once in each [`GRACE`] whether a thread has driven. A thread that itself runs tasks of tokio cannot
+//! drive this runtime, and leaves that to the courier's thread.
 
 use crate::lock::lock;
 use crate::request::{CourierEvent, CourierRequest};

@@ -2,12 +2,12 @@
 //! written first.
 //!
 //! ```text
-//! partition (pk)      sort key (sk)                                       items GROUP/TO
-//! m-CONTEXT-NUMBER-FROM                               heads of messages, by their reader GROUP/TO
-//! s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of a schedule's messages, by their reader GROUP/p
-//! CONTEXT-COLLECTIVE-KEY-FROM                         published objects GROUP/b             RANK
-//! boards: one Query reads all GROUP/x0 to xf      OBJECT.PART                                         parts, so that
-//! no partition has all of the load
+//! partition (pk)      sort key (sk)                                       items
+//! GROUP/TO            m-CONTEXT-NUMBER-FROM                               heads of users' messages to TO
+//! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of schedules' messages to TO
+//! GROUP/p             CONTEXT-COLLECTIVE-KEY-FROM                         published objects
+//! GROUP/b             RANK                                                boards: one Query reads all
+//! GROUP/x0 to xf      OBJECT.PART                                         parts, spread so that no partition has all load
 //! ```
 //!
 //! DynamoDB has no blocking read. One Query finds everything that a member waits for in a partition ([`waits`]), and

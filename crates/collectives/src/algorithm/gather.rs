@@ -6,7 +6,7 @@ use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
 use crate::schedule::AreaSpan;
 
-/// Each member sends to the root: `p - 1` steps there. A member that is not the root need not know the lengths of
+/// Each member sends to the root: `p - 1` steps at the root. A member that is not the root does not need the lengths of
 /// other blocks.
 pub(crate) fn linear(
     plan: &mut SchedulePlan,
@@ -29,7 +29,7 @@ pub(crate) fn linear(
 }
 
 /// Sends up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives
-/// each element once. All members must know the lengths of all blocks.
+/// each element once. All members need the lengths of all blocks.
 pub(crate) fn binomial(
     plan: &mut SchedulePlan,
     group: &RankGroup,
@@ -100,7 +100,7 @@ pub(crate) fn joined_subtree(
 ) -> Option<AreaSpan> {
     let first = tree.member(places.start);
     let last = tree.member(places.end - 1);
-    // A subtree that goes around the circle has a last rank below its first.
+    // If a subtree goes around the circle, its last rank is below its first rank.
     if first <= last {
         blocks.joined(all, first..last + 1)
     } else {

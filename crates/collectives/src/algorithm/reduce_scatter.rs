@@ -11,8 +11,8 @@ use std::ops::Range;
 /// are 2 steps more, and a member sends up to `n` elements more.
 ///
 /// If the operator does not commute, the distance begins with neighbours and is doubled. Every partial result then
-/// covers a range of ranks, so rank order is kept. This halves blocks in the order of the reversed bits of their
-/// numbers, so blocks are first copied into that order. If the operator commutes, no copy is needed: the distance is
+/// covers a range of ranks, so rank order is kept. Blocks are then halved in the order of the reversed bits of their
+/// numbers, so they are first copied into that order. If the operator commutes, no copy is needed: the distance is
 /// halved, and blocks stay in place.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005); Iannello:

@@ -7,7 +7,7 @@ use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
 use crate::schedule::AreaSpan;
 
-/// The root sends to each member: `p - 1` steps there. A member that is not the root need not know the lengths of
+/// The root sends to each member: `p - 1` steps at the root. A member that is not the root does not need the lengths of
 /// other blocks.
 pub(crate) fn linear(
     plan: &mut SchedulePlan,
@@ -32,7 +32,7 @@ pub(crate) fn linear(
 }
 
 /// Down a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root sends each
-/// element once. All members must know the lengths of all blocks.
+/// element once. All members need the lengths of all blocks.
 pub(crate) fn binomial(
     plan: &mut SchedulePlan,
     group: &RankGroup,

@@ -4,7 +4,7 @@
 //! ```text
 //!   0 ─┬─────────┬───── 4 ─┬─── 6 ── 7        members are counted from the root, around the circle;
 //!      ├─── 2 ── 3         └ 5                the parent of v is v without its lowest set bit, and
-//!      └ 1                                    its subtree is the range v .. v + that bit
+//!      └ 1                                    the subtree of v is the range v .. v + that bit
 //! ```
 
 use super::plan::RankGroup;

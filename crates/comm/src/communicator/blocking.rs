@@ -13,7 +13,7 @@ use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Ran
 /// collective of the communicator ends with [`Error::CollectiveFailed`]. [`Error::MemberLost`] and
 /// [`Error::MemberLeft`] for any member. In checked mode also [`Error::CallMismatch`].
 impl Communicator {
-    /// Waits until all members have arrived.
+    /// Waits until all members have called the barrier.
     ///
     /// # Errors
     /// Errors of all blocking collectives, listed above.

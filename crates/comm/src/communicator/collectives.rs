@@ -31,7 +31,7 @@ pub struct MemberCollective<'a> {
 }
 
 impl<'a> MemberCollective<'a> {
-    /// Says whether the caller's part is already in the output (`MPI_IN_PLACE`): see [`CollectiveCall::in_place`].
+    /// Sets whether the caller's part is already in the output (`MPI_IN_PLACE`): see [`CollectiveCall::in_place`].
     pub const fn in_place(mut self, in_place: bool) -> Self {
         self.call.in_place = in_place;
         self
@@ -46,7 +46,7 @@ impl<'a> MemberCollective<'a> {
         Self { site, ..self }
     }
 
-    /// Bytes that input and output must have at least.
+    /// Minimum numbers of bytes of input and output.
     ///
     /// # Errors
     /// [`Error::Arguments`] if the call contradicts itself.
@@ -79,7 +79,7 @@ impl<'a> MemberCollective<'a> {
         })
     }
 
-    /// Begins the collective on lent memory, which must stay until the request has ended.
+    /// Begins the collective on lent memory, which must stay lent until the request has ended.
     ///
     /// # Errors
     /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the request reports all others.
@@ -249,7 +249,8 @@ impl Communicator {
         })
     }
 
-    /// Begins a collective by the caller's own schedule on lent memory, which must stay until the request has ended.
+    /// Begins a collective by the caller's own schedule on lent memory, which must stay lent until the request has
+    /// ended.
     ///
     /// # Errors
     /// [`Error::TooManyRequests`]; the request reports all others.

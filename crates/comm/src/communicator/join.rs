@@ -62,7 +62,7 @@ impl Communicator {
     /// that a rank is taken, or that members differ in size or link; [`Error::Unreachable`] of a member,
     /// [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
     pub fn join(options: &Options) -> Result<Self, Error> {
-        // These checks come before any other member waits for this one.
+        // These checks are made before any other member waits for this member.
         let options = &options.resolve()?;
         let table = options.table()?;
         let choice = options.choose_link(options.size)?;
@@ -304,7 +304,7 @@ fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Re
     })
 }
 
-/// Place of this member.
+/// Node of this member, as it is announced to the other members.
 fn home(options: &Options) -> MemberNode {
     this_node().map_or(MemberNode::UNKNOWN, |node| MemberNode {
         node,

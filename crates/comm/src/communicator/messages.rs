@@ -23,7 +23,7 @@ impl Communicator {
     /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been received.
     /// Two kinds of messages wait until the receiver asks for them or itself waits in a send: messages over 256 KiB
     /// ([`Options::eager_bytes`](crate::Options::eager_bytes)), and messages to a receiver that has not yet received
-    /// enough of the earlier ones.
+    /// enough of the earlier messages.
     ///
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the receiver, [`Error::NoSuchRank`].
@@ -99,7 +99,7 @@ impl Communicator {
         self.isend_memory(&TransferMemory::of(bytes), to, tag)
     }
 
-    /// Begins to send lent memory, which must stay until the request has ended. If the memory is taken back in the
+    /// Begins to send lent memory, which must stay lent until the request has ended. If the memory is taken back in the
     /// middle of the message, the connection with the receiver ends, because the rest of the message cannot follow.
     ///
     /// # Errors

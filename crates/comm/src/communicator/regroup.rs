@@ -61,14 +61,13 @@ impl Communicator {
     }
 
     /// Makes a communicator of these members, which keep their ranks, and of `joining` newcomers, which get the next
-    /// ranks, over new connections. All members must call it. Newcomers call [`Communicator::join`] with the same
+    /// ranks, over new connections. All members must call this. Newcomers call [`Communicator::join`] with the same
     /// name, [`Options::is_newcomer`] and the new size.
     ///
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] if some members are gone: call [`shrink`](Self::shrink) first.
-    /// [`Error::RendezvousRefused`] with the ranks that have not arrived within `join_timeout`; this communicator is
-    /// then
-    /// unchanged. [`Error::Options`] if the size is too large; [`Error::NoRendezvous`] and [`Error::Rejection`].
+    /// [`Error::RendezvousRefused`] with the ranks that have not arrived within `join_timeout`; then this communicator
+    /// is unchanged. [`Error::Options`] if the size is too large; [`Error::NoRendezvous`] and [`Error::Rejection`].
     pub fn grow(&self, joining: Rank) -> Result<Self, Error> {
         let began = Instant::now();
         self.check_not_outcast()?;

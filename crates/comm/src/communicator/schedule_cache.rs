@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Maximum number of cached schedules of a communicator: programs call a few collectives, in loops.
 const SCHEDULES_MAX: usize = 64;
-/// Maximum number of steps of a cached schedule: a longer one takes far longer to run than to build.
+/// Maximum number of steps of a cached schedule: a longer schedule takes far longer to run than to build.
 const STEPS_MAX: usize = 8192;
 
 /// Key of a schedule: everything that the schedule of a communicator depends on. A collective whose blocks have

@@ -44,7 +44,7 @@ impl Communicator {
     #[track_caller]
     pub fn dup(&self) -> Result<Self, Error> {
         let made = self.split(Some(0), 0)?;
-        // A member that gives a color gets a communicator.
+        // A member that passes a color gets a communicator.
         made.ok_or(Error::Finished)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct MeshPlan<'a> {
     pub(crate) secret: &'a Secret,
     pub(crate) group: GroupId,
     pub(crate) me: Rank,
-    /// Place of each rank.
+    /// Addresses of each rank.
     pub(crate) members: &'a [MemberAddress],
     /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
@@ -264,7 +264,7 @@ impl<'a> Mesh<'a> {
             rest,
         } = known;
         let place = &mut self.joined[rank as usize];
-        // If two peers claim this rank, the first one is taken: the lower rank chooses only one connection.
+        // If two peers claim this rank, the first connection is taken: the lower rank chooses only one connection.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
             return;
         }

@@ -32,7 +32,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Memory for all lanes that one member writes, bytes. It may be more, because a lane has at least [`LANE_BYTES_MIN`].
+/// Memory for all lanes that one member writes, bytes. With many lanes the sum is larger, because each lane has at
+/// least [`LANE_BYTES_MIN`].
 const BUDGET_BYTES: usize = 4 << 20;
 const LANE_BYTES: usize = 256 * 1024;
 /// Number of polls for each poll of the connections, which carry hardly anything within a node.

@@ -100,7 +100,7 @@ pub enum StoreOrder {
     },
 }
 
-/// Name of an object. Ranks are those of the group.
+/// Name of an object. Ranks are ranks in the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
     /// Message of a user, by its number among the messages from this sender to this receiver.

@@ -7,7 +7,7 @@ use hotlease_collectives::{CollectiveCall, Operation, Rank, Table};
 use std::fmt;
 use std::str::FromStr;
 
-/// Settings of a choice among several links: [`model`](crate::model) chooses the best one for an operation of a given
+/// Settings of a choice among several links: [`model`](crate::model) chooses the best link for an operation of a given
 /// size.
 ///
 /// As text: `auto:direct,redis://host,s3://bucket,op=allreduce,size=1MiB,by=price`; a part that is not a link is one

@@ -171,8 +171,8 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Protocol {
-    /// Begins the next collective of a communicator. It gets a number even if it fails here, because every member
-    /// numbers it.
+    /// Begins the next collective of a communicator. It gets a number even if it fails here, because the other members
+    /// also number it.
     pub(crate) fn collective(&mut self, context: u64, start: CollectiveStart) -> Result<Key, Error> {
         let of_context = self.context(context);
         let number = of_context.number;

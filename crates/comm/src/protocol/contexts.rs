@@ -84,7 +84,7 @@ impl Protocol {
     }
 
     /// Ends this member's part in a communicator. If `gives_up`, this member leaves in the middle of an operation, and
-    /// is to keep no other member waiting.
+    /// no other member has to wait for it.
     pub(crate) fn leave(&mut self, context: u64, gives_up: bool) {
         if self.has_finished {
             return;

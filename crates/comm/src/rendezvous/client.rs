@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// wait.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Place of a member in its group.
+/// Group that has met, and the place of this member in it.
 pub(crate) struct MeetingResult {
     pub(crate) group: GroupId,
     pub(crate) rank: u32,
@@ -146,7 +146,7 @@ fn bad_answer_error(options: &Options) -> Error {
     }
 }
 
-/// Shows the second port of the rendezvous the address that a NAT gives to this member there.
+/// Connects to the second port of the rendezvous, to show which address a NAT assigns to this connection.
 fn show_mapping(options: &Options, port: &SharedPort, to: SocketAddr, number: GroupId) -> io::Result<()> {
     let mut stream = port.call_and_wait(to, Duration::from_millis(MAPPING_MS_MAX))?;
     let greeting = Greeting {

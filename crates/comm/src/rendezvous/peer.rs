@@ -31,7 +31,7 @@ pub(super) enum PeerStage {
 /// Connection of a peer.
 pub(super) struct RendezvousPeer {
     pub(super) stream: TcpStream,
-    /// Address that the peer comes from.
+    /// Address from which the peer has connected.
     pub(super) from: SocketAddr,
     pub(super) stage: PeerStage,
     /// Time at which the connection is closed; `None` while the member waits for its group: the matchmaker has that

@@ -177,7 +177,7 @@ impl Ports {
         }
     }
 
-    /// Closes a connection, and removes everything that was known of its peer.
+    /// Closes a connection, and removes everything that was recorded of its peer.
     fn forget(&mut self, connection: ConnectionId) -> Option<RendezvousPeer> {
         self.matchmaker.remove(connection);
         self.pairs.remove(connection);
@@ -226,7 +226,7 @@ impl Ports {
         true
     }
 
-    /// Handles a request to join: checks whether the member comes from the address on which it listens.
+    /// Handles a request to join: checks whether the member connects from the address on which it listens.
     fn request_join(&mut self, connection: ConnectionId, key: KeyId, join: Join) {
         let Some(peer) = self.peers.get_mut(&connection) else {
             return;
@@ -277,7 +277,7 @@ impl Ports {
         }
     }
 
-    /// Joins a member once nothing more can be found out about its NAT.
+    /// Adds a member to its meeting, once nothing more can be found out about its NAT.
     fn join_shown(&mut self, connection: ConnectionId, varies: bool) {
         let Some(peer) = self.peers.get_mut(&connection) else {
             return;

@@ -29,7 +29,7 @@ fn members_of_one_color_are_together_in_the_order_of_their_keys() {
             assert_eq!((part.rank(), part.size()), expected);
             let total = sum(&part, u64::from(rank)).expect("all are well");
             assert_eq!(total, [6, 4][rank as usize % 2]);
-            // Ranks are those of the part: in messages, in probes, and in errors.
+            // Ranks are ranks in the part: in messages, in probes, and in errors.
             let (next, last) = (
                 (part.rank() + 1) % part.size(),
                 (part.rank() + part.size() - 1) % part.size(),

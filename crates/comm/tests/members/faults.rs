@@ -114,7 +114,7 @@ fn act(scene: Workload, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error
                 while !is_over() {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                // The failure was known before this call.
+                // The failure was reported before this call.
                 all.send(&[], VICTIM, 0)?;
             }
         }

@@ -227,7 +227,7 @@ fn a_different_secret_is_refused_and_reported_on_both_sides() {
     let error = Communicator::join(&stranger).expect_err("another secret");
     assert!(matches!(error, Error::SecretMismatch { .. }), "{error}");
     assert!(error.to_string().contains("HOTLEASE_COMM_SECRET"), "{error}");
-    // The server tells a peer that it rejects it before it counts the rejection.
+    // The server tells the peer of the rejection before it counts the rejection.
     group::until("it is counted", || server.refusals().last.is_some());
     let refusals = server.refusals();
     assert_eq!((refusals.other_secret, refusals.others), (1, 0), "{refusals:?}");
@@ -326,7 +326,7 @@ fn strangers_at_the_rendezvous_hang_no_member_and_have_to_go() {
         stranger.set_read_timeout(Some(group::PATIENCE)).expect("a timeout");
         let closed = match stranger.read(&mut [0; 64]) {
             Ok(0) => true,
-            // A verdict, and then the end.
+            // The stranger gets a verdict, and then the connection ends.
             Ok(_) => matches!(stranger.read(&mut [0; 64]), Ok(0) | Err(_)),
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         };
@@ -360,7 +360,7 @@ fn a_member_among_strangers() {
     let server = rendezvous();
     let options = options(&server, "a member among strangers", 2);
     scope(|scope| {
-        // Rank 1 listens and waits for rank 0, which comes late.
+        // Rank 1 listens and waits for rank 0, which arrives late.
         let before = listening();
         let first = scope.spawn(|| joined(&options, 1).expect("rank 0 comes"));
         group::until("rank 1 waits", || server.waiting() == 1);

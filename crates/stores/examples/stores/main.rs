@@ -89,8 +89,8 @@ impl Contender {
     }
 }
 
-/// Returns the median times of `one` over the link and by hand, and the median ratio. Each turn runs `one` `times`
-/// times.
+/// Returns the median times of `one` over the link and by hand, and the median ratio. `times` is the number of runs of
+/// `one` in each turn.
 fn compare(
     ranks: &mut [Contender],
     times: usize,
@@ -197,7 +197,7 @@ fn main() -> Outcome<()> {
         _ => LinkKind::Redis,
     };
     let lengths = [(8, 40), (1024, 40), (16 << 10, 30), (64 << 10, 20), (1 << 20, 4)];
-    // An item of DynamoDB holds at most 400 KiB.
+    // An item of DynamoDB has at most 400 KiB.
     let lengths = lengths
         .into_iter()
         .filter(|(length, _)| kind != LinkKind::DynamoDb || *length < 400 << 10);

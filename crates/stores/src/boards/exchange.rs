@@ -83,7 +83,8 @@ pub(crate) async fn keep<S: LinkStore>(courier: Arc<Courier<S>>) {
     loop {
         let began = Instant::now();
         if began.saturating_duration_since(last) > 2 * beat {
-            // This process did not run for a while: it has not read the other boards, so the others may not be silent.
+            // This process did not run for a while. It has not read the other boards meanwhile, so it cannot conclude
+            // that other members were silent.
             lock(&courier.boards).reset_silence(began);
         }
         last = began;

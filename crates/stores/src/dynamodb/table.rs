@@ -93,7 +93,7 @@ impl Table {
         })
     }
 
-    /// Makes a request until it is not throttled.
+    /// Makes a request, and repeats it while it is throttled.
     async fn patient<T, E, F>(&self, request: impl Fn() -> F + Send + Sync) -> Result<T, StoreFault>
     where
         F: Future<Output = Result<T, SdkError<E>>> + Send,

@@ -3,8 +3,8 @@
 //!
 //! A series has the messages of a communicator, or the objects of one collective. Its heads are looked for with one
 //! Query from the first to the last awaited head, which reads at most as many items as are awaited. If other items lie
-//! between them, the next Query begins at the next awaited head. So items that no call asks for yet are not read
-//! repeatedly.
+//! between the awaited heads, the next Query begins at the next awaited head. So items that no call asks for yet are
+//! not read repeatedly.
 
 use super::item_key::ItemKey;
 use super::table::Table;

@@ -1,4 +1,4 @@
-//! Tests that these tests detect errors: schedules with a planted mistake.
+//! Tests that the tests of schedules detect errors: schedules with a planted mistake.
 
 use super::Case;
 use super::cases::{Elements, base_seed, mixed, recipes};
@@ -85,7 +85,7 @@ fn a_message_that_no_rank_receives_or_of_another_length_is_noticed() {
     };
     let nothing = Schedule::default();
     let why = run(&[send(IN), nothing], 2).expect_err("no rank receives it");
-    // If the message was copied at once, it is left over; else its sender waits forever.
+    // If the message was copied at once, it is left over; otherwise its sender waits forever.
     assert!(why.contains("was not taken") || why.contains("1 takers"), "{why}");
     let receive = Schedule {
         scratch: 0,

@@ -77,7 +77,7 @@ pub(super) fn ways(
     relay: Option<SocketAddr>,
     now: Instant,
 ) -> Vec<(Approach, Attempt)> {
-    // If the lower rank can reach the higher one, its call is enough.
+    // If the lower rank can reach the higher rank, the call of the lower rank is enough.
     let calls_at = if me < other || mine.mapped.is_some() {
         now
     } else {
@@ -96,8 +96,8 @@ pub(super) fn ways(
     std::iter::once(own).chain(mapped).chain(relay).collect()
 }
 
-/// Whether only a relay can connect these members: if both NATs use another port for each destination, no packet reaches
-/// a port that is known. Two members behind one NAT may reach each other inside it.
+/// Whether only a relay can connect these members: if both NATs use a different port for each destination, no packet
+/// reaches a port that is known. Two members behind one NAT may reach each other inside it.
 fn needs_relay(mine: &MemberAddress, theirs: &MemberAddress) -> bool {
     let (Some(mine), Some(theirs)) = (mine.mapped, theirs.mapped) else {
         return false;

@@ -17,7 +17,7 @@ pub(crate) fn check(name: &str, provider: Option<&str>) -> Result<(), Error> {
         .map_err(|error| no_fabric(name, error))
 }
 
-/// Opens an endpoint at this address, for members of ranks below `size`.
+/// Opens an endpoint at this address, for members with ranks below `size`.
 pub(crate) fn open(name: &str, provider: Option<&str>, local: IpAddr, size: Rank) -> Result<Messenger, Error> {
     let candidates = candidates(provider, Some(local.to_canonical()));
     let mut failed = Vec::new();

@@ -139,7 +139,7 @@ impl LaneReceiver {
         let is_over = coming.at == coming.total;
         if is_over {
             let total = coming.total;
-            // From here on, the memory may be handed to the caller.
+            // Dropped first, because the sink may hand the memory to the caller.
             drop(coming);
             sink.body(from, total);
         } else {

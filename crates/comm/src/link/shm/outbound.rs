@@ -87,7 +87,7 @@ impl LaneSendQueue {
                     at: 0,
                     body: LaneBody::Lent { piece, send },
                 });
-                // If items wait before it, they are written first.
+                // If other items wait, they are written before this item.
                 if is_first { self.flush(sent) } else { Ok(false) }
             }
         }

@@ -15,9 +15,9 @@ const BUFFER_BYTES: usize = 68 * 1024;
 /// Shortest missing part of a body that is read directly into its memory, bytes. A shorter part is read through the
 /// buffer, together with the bytes that follow the body.
 const DIRECT_BYTES_MIN: usize = 4 * 1024;
-/// Length over which a body counts as long, bytes. The next read after a long body takes at most [`NEXT_BYTES`]. They
-/// contain the next frame, for whose body the sink then provides memory: most of that body is read into its memory and
-/// not through the buffer.
+/// Length over which a body counts as long, bytes. The next read after a long body takes at most [`NEXT_BYTES`], which
+/// contain the next frame. The sink then provides memory for the body of that frame, so most of this body is read
+/// straight into the memory and not through the buffer.
 const LONG_BYTES: usize = 32 * 1024;
 const NEXT_BYTES: usize = 4 * 1024;
 /// Number of bytes after which the other connections are read.
@@ -242,7 +242,7 @@ impl TcpReceiver {
                 }
                 let total = coming.total;
                 self.was_long = total > LONG_BYTES;
-                // From here on, the memory may be handed to the caller.
+                // Dropped first, because the sink may hand the memory to the caller.
                 self.coming = None;
                 sink.body(from, total as u64);
                 return Ok(true);

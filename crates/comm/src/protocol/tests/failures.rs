@@ -187,7 +187,7 @@ fn a_member_that_finishes_because_another_one_failed_reports_the_failure_first()
         })
         .collect();
     net.run();
-    // Rank 1 hears of the failure from rank 2, and finishes before rank 0 has heard anything.
+    // Rank 2 tells rank 1 of the failure, and rank 1 finishes before rank 0 was told anything.
     net.at(2).handle_loss(3, Loss::Closed);
     let word = MemberFrame::Lost {
         rank: 3,

@@ -210,7 +210,8 @@ pub fn make(link: &LinkChoice) {
     });
     let name = behind("--table-name").next().expect("a name");
     ask("CreateTable", &table(name, &keys.collect::<Vec<_>>()));
-    // The server is slow in the first operation of each kind. They are done here, so that no member is late.
+    // The server is slow in the first operation of each kind. These operations are made here, so that no member is
+    // late.
     let key = r#"{"pk": {"S": "warm"}, "sk": {"S": "warm"}}"#;
     let of_table = |rest: &str| format!(r#"{{"TableName": "{name}", {rest}}}"#);
     ask(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Time of throttling, longer than requests are repeated for other reasons.
 const THROTTLED: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_secs(30);
-/// Number of messages, more than one request removes.
+/// Number of messages; one request cannot remove the items of all of them.
 const MESSAGES: u32 = 60;
 
 #[derive(Default)]
