@@ -7,7 +7,7 @@
 //! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of schedules' messages to TO
 //! GROUP/p             CONTEXT-COLLECTIVE-KEY-FROM                         published objects
 //! GROUP/b             RANK                                                boards: one Query reads all
-//! GROUP/x0 to xf      OBJECT.PART                                         parts, spread so that no partition has all load
+//! GROUP/x0 to xf      OBJECT.PART                                         parts, which spread the load
 //! ```
 //!
 //! DynamoDB has no blocking read. One Query finds everything that a member waits for in a partition ([`waits`]), and

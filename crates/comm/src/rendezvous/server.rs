@@ -150,7 +150,7 @@ impl Server {
     }
 
     /// Assembles no more members: members that wait, and members that arrive later, are told at once that the
-    /// rendezvous is stopping (`Refused::Stopping` on the wire). Relayed pairs continue.
+    /// rendezvous is stopping (`JoinRejection::Stopping` on the wire). Relayed pairs continue.
     pub fn close(&self) {
         self.orders.is_closed.store(true, Ordering::Release);
         // Fails only if the thread is awake anyway.
