@@ -2,7 +2,7 @@
 //!
 //! A message goes to the first posted receive that it matches; a receive takes the first message that it matches.
 //! Between two ranks messages keep their order, and a receive from any rank takes the message that arrived first. The
-//! matching is a pure state machine; `M` is the caller's record of a message, and `P` its record of a receive.
+//! matching is a pure state machine; `M` is the caller's record of a message, `P` the caller's record of a receive.
 
 use hotlease_collectives::Rank;
 use std::collections::VecDeque;

@@ -27,8 +27,8 @@ pub(crate) fn tree(plan: &mut SchedulePlan, group: &RankGroup) {
 }
 
 /// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages, the same number as along a tree. But
-/// the longest chain of messages that wait for each other has two messages, for any number of members. This is for
-/// members that share processors: there, each switch from one member to another takes longer than a message.
+/// the longest chain of messages that wait for each other has two messages, for any number of members. The algorithm is
+/// for members that share processors, where each switch from one member to another takes longer than a message.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     if group.me == 0 {

@@ -1,7 +1,8 @@
 //! Direct transfers: the calling thread copies small messages that arrive soon straight into the caller's memory,
 //! without lending this memory to the protocol. Messages that arrive later or are not small are left to the protocol.
 //!
-//! This more than halves the time that a message of a few bytes, or a collective of such messages, takes within a node.
+//! Direct transfers more than halve the time of a message of a few bytes within a node, or of a collective of such
+//! messages.
 
 mod collective;
 mod receive;

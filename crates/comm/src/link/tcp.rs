@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Number of connections up to which all are read without asking which are ready.
+/// Maximum number of connections that are all read without asking which are ready.
 const ASKED_DIRECTLY_MAX: usize = 3;
 const EVENTS: usize = 256;
 /// Number of polls without a sleep after which no sleep is expected soon.

@@ -1,5 +1,5 @@
-//! Credit: a member keeps messages that no receive has asked for yet only within the credit that it has lent to their
-//! sender.
+//! Credit, which a receiver lends to each sender. It bounds the messages of the sender that the receiver keeps before a
+//! receive asks for them.
 
 use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Limits of a rendezvous on its peers: their connections, time, and number.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Maximum number of connections at a time that have not proved the secret (default: 256). Above it, a new
-    /// connection replaces an old one.
+    /// Maximum number of connections at a time that have not proved the secret (default: 256). When it is reached, a
+    /// new connection replaces an old one.
     pub strangers: usize,
     /// Time that the proof may take (default: 5 s).
     pub handshake: Duration,

@@ -7,8 +7,7 @@ use crate::protocol::{Owner, Protocol};
 use hotlease_collectives::Step;
 use std::sync::Arc;
 
-/// Mark in the keys of objects by which members compare their next calls (checked mode). Schedules number their keys
-/// from 0.
+/// Mark in the keys of objects that contain cards (checked mode). Schedules number their keys from 0.
 const CHECKING: u32 = 1 << 31;
 
 impl Protocol {
