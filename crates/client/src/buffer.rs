@@ -14,15 +14,15 @@ use std::sync::atomic::Ordering;
 /// `len` elements of plain data in memory that workers read and write in place: nothing is copied, at any size
 /// (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
 ///
-/// [`crate::Invoker::buffer`] makes a buffer and registers it with all workers of that invoker. A worker of another
-/// invoker, and one that replaces a worker, does not know the buffer yet: the first call that uses the buffer there
-/// registers it. The number and bytes of buffers that a worker knows at a time are limited
-/// ([`crate::LeaseOptions::registered_buffers`] and [`crate::LeaseOptions::registered_bytes`]). Over a limit, buffers
-/// that were not used lately are closed, and registered again by the next call that uses them. The memory is freed,
-/// here and in the workers, when the buffer is dropped and no invocation uses it any more.
+/// [`crate::Invoker::buffer`] makes a buffer and registers it with all workers of that invoker. With a worker of
+/// another invoker, or with a worker that replaces another, the buffer is registered by the first call that uses the
+/// buffer there. The number and bytes of buffers that are registered with one worker are limited
+/// ([`crate::LeaseOptions::registered_buffers`] and [`crate::LeaseOptions::registered_bytes`]). At a limit, buffers
+/// that were not used lately are closed; the next call that uses a closed buffer registers it again. The memory is
+/// freed, in the client and in the workers, when the buffer is dropped and no invocation uses it any more.
 ///
-/// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that part: do
-/// not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
+/// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that part: do not
+/// read or write the part before the invocation has resolved. (Otherwise numbers are wrong.)
 /// [`crate::Function::invoke_buffer`] borrows its buffers until the call is over.
 ///
 /// `Send + Sync`: different parts may be used by different invocations and threads at once.
@@ -46,7 +46,7 @@ impl<T: Pod> Buffer<T> {
     /// A part to be read by a function.
     ///
     /// # Panics
-    /// Like slicing, if the range reaches past the buffer.
+    /// If the range reaches past the end of the buffer, as with a slice.
     pub fn slice(&self, elements: impl RangeBounds<usize>) -> BufferSlice<'_> {
         let (offset, length) = self.bytes_of(elements);
         BufferSlice {
@@ -59,7 +59,7 @@ impl<T: Pod> Buffer<T> {
     /// A part to be written by a function.
     ///
     /// # Panics
-    /// Like slicing, if the range reaches past the buffer.
+    /// If the range reaches past the end of the buffer, as with a slice.
     pub fn slice_mut(&mut self, elements: impl RangeBounds<usize>) -> BufferSliceMut<'_> {
         self.slice_shared(elements)
     }
@@ -69,7 +69,7 @@ impl<T: Pod> Buffer<T> {
     /// a part is read while it is written, numbers are wrong.
     ///
     /// # Panics
-    /// Like slicing, if the range reaches past the buffer.
+    /// If the range reaches past the end of the buffer, as with a slice.
     pub fn slice_shared(&self, elements: impl RangeBounds<usize>) -> BufferSliceMut<'_> {
         BufferSliceMut(self.slice(elements))
     }
@@ -167,8 +167,8 @@ pub enum Input<'a> {
     Bytes(&'a [u8]),
     /// Read in place.
     Buffer(BufferSlice<'a>),
-    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the function sees one after the other: the worker gathers
-    /// them, over a fabric by RMA, on the same node by copying.
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the worker gathers into one input: over a fabric by RMA, on
+    /// the same node by copying.
     Parts(&'a [BufferSlice<'a>]),
 }
 
@@ -178,8 +178,8 @@ pub enum Output<'a> {
     Bytes(&'a mut [u8]),
     /// Written in place.
     Buffer(BufferSliceMut<'a>),
-    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the output fills in turn: the worker scatters it. The
-    /// parts must be disjoint.
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, over which the worker scatters the output: it fills one part after
+    /// the other. The parts must be disjoint.
     Parts(&'a [BufferSliceMut<'a>]),
 }
 
@@ -233,8 +233,8 @@ impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
 
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // Relaxed: the reference `region` is dropped right after this, and that drop releases this write; see
-        // `Region::is_idle`.
+        // Relaxed: the reference `region` is dropped right after this store, and its drop has release ordering, which
+        // covers the store; see `Region::is_idle`.
         self.region.owned.store(false, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,5 @@
-//! Calls of functions: at once, later, with a callback, over all slots. All of them are tried again where that is
-//! allowed. (The calls of a [`crate::Pipeline`] are not.)
+//! Calls of functions: blocking, with a future, with a callback, and on many inputs over all slots. All of them are
+//! repeated after a failure where that is allowed. (Calls of a [`crate::Pipeline`] are not repeated.)
 
 pub(crate) mod batch;
 mod blocking;

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// Header of a reply as it arrived, decoded from a private copy.
 type Reply = Result<ReplyHeader, DecodeError>;
 
-/// A reply that had to leave its entry before its future took it.
+/// A reply that was moved out of its ring entry before its future took it.
 struct SpilledReply {
     reply: Reply,
     bytes: Vec<u8>,
@@ -78,7 +78,7 @@ impl ReplySource<'_> {
 
 /// Destination of a function's output.
 pub(crate) enum OutputSink<'a> {
-    /// The reply ring, and from there this slice, not longer than an entry.
+    /// The reply ring, and from there this slice, which is no longer than an entry.
     Ring(&'a mut [u8]),
     /// A registered buffer with this capacity.
     Buffer(u64),
@@ -104,12 +104,12 @@ pub(crate) struct CallTarget {
     pub(crate) timeout_us: u32,
     /// Output capacity in the ring.
     pub(crate) output_capacity: u32,
-    /// Least capacity that is offered through the ring, even if the caller has less room, so that the message of a
-    /// function that fails is complete. 0 for functions that do not know their capacity.
+    /// Least output capacity that a request offers through the ring, even if the caller's slice is smaller: the message
+    /// of a function that fails is then complete. 0 for functions that are not told their capacity.
     pub(crate) message_room: u32,
 }
 
-/// Value of [`CallTarget::message_room`]: as much as an error shows.
+/// Value of [`CallTarget::message_room`]: the number of bytes of a message that an error shows.
 pub(crate) const MESSAGE_BYTES: u32 = 512;
 
 /// A private connection to one slot. `Send + Sync`; see [`entries`] for the ownership of entries.
@@ -173,14 +173,14 @@ impl Channel {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The port through which the worker is reached, if over a fabric.
+    /// The port through which the worker is reached; `None` if it is not reached over a fabric.
     #[inline]
     pub(crate) fn port(&self) -> Option<&Arc<Port>> {
         self.ring.far().port()
     }
 
     /// Closes the connection if the fabric has lost the worker and the agent does not report why. The agent gets a
-    /// little time to report, because it knows more.
+    /// little time to report first, because its report has more detail.
     pub(crate) fn check_link(&self) {
         let Some(why) = self.ring.far().break_reason() else {
             return;
@@ -189,7 +189,7 @@ impl Channel {
         self.connection.close_unreachable(&why, since);
     }
 
-    /// Whether the channel is closed, but the worker is not known to have ended.
+    /// Whether the channel is closed, but no report says that the worker has ended.
     pub(crate) fn can_still_run(&self) -> bool {
         self.is_closed() && self.connection.death().is_none_or(|death| !death.gone)
     }
@@ -218,7 +218,7 @@ impl Channel {
         self.entries.is_past(seq) || self.ring.poll(seq).is_some()
     }
 
-    /// Reads back the payload of an invocation of the ring whose entry its caller still owns.
+    /// Reads back the payload of an invocation of the ring; the caller must still own the entry.
     #[cold]
     pub(crate) fn recall(&self, seq: u64) -> Option<Vec<u8>> {
         self.ring.recall(seq)
@@ -229,7 +229,7 @@ impl Channel {
     fn ring_load(&self, limit: u64) -> u64 {
         let next = self.entries.next();
         let most = limit.min(next).min(u64::from(self.ring.depth()));
-        // Replies come in order, so counting backwards ends at the first answered one.
+        // Replies arrive in order, so counting backwards ends at the first answered invocation.
         (0..most).find(|back| self.is_answered(next - 1 - back)).unwrap_or(most)
     }
 
@@ -259,8 +259,8 @@ impl Channel {
         }
     }
 
-    /// Frees the next entry if the reply in it has arrived: an unharvested reply moves to the heap, so that holding
-    /// futures never blocks new invocations; an abandoned one is dropped.
+    /// Frees the next entry if the reply in it has arrived. An unharvested reply moves to the heap, so that futures
+    /// that are kept never block new invocations; the reply to an abandoned invocation is dropped.
     #[cold]
     fn claim_slow(&self, mut occupied: OccupiedEntry) -> Option<u64> {
         loop {
@@ -273,7 +273,7 @@ impl Channel {
                         self.entries.free(occupied.seq);
                     }
                 }
-                // Unanswered, or a thread is about to free it.
+                // No reply has arrived, or another thread is about to free the entry.
                 _ => return None,
             }
             match self.entries.claim() {
@@ -343,13 +343,14 @@ impl Channel {
     /// Whether a shared invocation can be harvested.
     #[inline]
     pub(crate) fn is_done(&self, seq: u64) -> bool {
-        // An entry that a thread has taken to withdraw its request is not done.
+        // An invocation is not done if a thread has taken its entry to withdraw the request.
         self.ring.poll(seq).is_some() || !self.entries.is_wanted(seq)
     }
 
-    /// Withdraws a shared invocation, if its slot has not begun it; its future must then give it up. The entry is held
-    /// meanwhile: a claim looks at the line twice, and between the looks another thread could move the reply of this
-    /// invocation to the heap and publish a request of its own, which the claim would withdraw.
+    /// Withdraws a shared invocation, if its slot has not begun it; its future must then abandon the invocation. The
+    /// entry is held meanwhile, because a withdrawal reads the request line twice: between the two reads another thread
+    /// could move the reply of this invocation to the heap and publish its own request in the entry, and that request
+    /// would be withdrawn.
     pub(crate) fn withdraw(&self, seq: u64, state: EntryState) -> bool {
         let withdrawn = self.entries.hold(seq, state, || self.ring.withdraw(seq));
         withdrawn == Some(true)
@@ -372,7 +373,7 @@ impl Channel {
         Some(read(&spilled.reply, ReplySource::Kept(&spilled.bytes)))
     }
 
-    /// Gives up a shared invocation whose reply is not wanted any more; `keep` lives until the reply has come.
+    /// Gives up a shared invocation whose reply is not wanted any more; `keep` is dropped after the reply has arrived.
     pub(crate) fn abandon(&self, seq: u64, state: EntryState, keep: Option<Box<dyn Any + Send>>) {
         if self.harvest(seq, |_, _| ()).is_none() {
             self.abandon_as(seq, state, keep);
@@ -390,7 +391,7 @@ impl Channel {
         }
     }
 
-    /// Drops the memory of abandoned invocations whose replies have come.
+    /// Drops the memory of abandoned invocations whose replies have arrived.
     pub(crate) fn release_answered(&self) {
         self.abandoned().retain(|lane, _| match lane {
             EntryUse::Ring(seq) => self.ring.poll(*seq).is_none(),

@@ -23,7 +23,7 @@ struct Inner {
     hash: CodeHash,
     functions: Vec<ExportedFunction>,
     state: Option<String>,
-    /// Made when the bytes are first sent to an agent, then kept: no process can change it.
+    /// Memfd of the bytes, made when they are first sent to an agent, and kept: no process can change it.
     sealed: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -121,7 +121,7 @@ impl Code {
         &self.0.functions
     }
 
-    /// The library's name for the format of its saved state; `None`: it cannot save its state.
+    /// The library's name for the format of its saved state; `None` if the library cannot save its state.
     pub fn state_format(&self) -> Option<&str> {
         self.0.state.as_deref()
     }
@@ -129,7 +129,7 @@ impl Code {
     /// The function of this name.
     ///
     /// # Errors
-    /// [`Error::NoSuchFunction`] with the names most like it.
+    /// [`Error::NoSuchFunction`] with the most similar names.
     pub fn function(&self, name: &str) -> Result<&ExportedFunction, Error> {
         self.index_of(name).map(|index| &self.0.functions[index])
     }
@@ -147,7 +147,7 @@ impl Code {
     /// Position of a function in [`Code::functions`].
     ///
     /// # Errors
-    /// [`Error::NoSuchFunction`] with the names most like it.
+    /// [`Error::NoSuchFunction`] with the most similar names.
     pub(crate) fn index_of(&self, name: &str) -> Result<usize, Error> {
         let functions = &self.0.functions;
         functions
@@ -181,8 +181,8 @@ impl fmt::Debug for Code {
     }
 }
 
-/// At most five names that a caller who wrote `name` may have meant, best first: those that differ in at most a
-/// third of their letters. If a C++ compiler has mangled that very name, returns only the mangled name.
+/// Returns at most five names, the most similar first, that a caller who wrote `name` may have meant: they differ in at
+/// most a third of their letters. If a name is `name` as a C++ compiler mangles it, returns only that name.
 fn similar(name: &str, functions: &[ExportedFunction]) -> Vec<String> {
     const SHOWN: usize = 5;
     // As in the Itanium ABI: the length of each part of a name, and the part.

@@ -57,7 +57,7 @@ impl Control {
         self.spawn_boxed(Box::pin(future));
     }
 
-    /// Compiled once: each type of future that is given to tokio compiles the machinery of a task again.
+    /// Boxed, so that tokio's machinery of a task is compiled once, and not again for each type of future.
     fn spawn_boxed(&self, future: BoxFuture) {
         self.handle.spawn(future);
     }
@@ -67,7 +67,7 @@ impl Control {
         std::thread::current().id() == self.thread
     }
 
-    /// Runs a future on the thread and waits for it, without an async context of the caller's.
+    /// Runs a future on the thread and waits for it. The caller needs no async context.
     pub(crate) fn run<T, F>(&self, future: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -78,14 +78,14 @@ impl Control {
         }
         let (sender, receiver) = sync_channel(1);
         self.spawn(async move {
-            // The caller waits without a limit, so the receiver is there.
+            // The caller waits without a limit, so the receiver still exists.
             let _ = sender.send(future.await);
         });
         receiver.recv().unwrap_or_else(|_| Err(failed()))
     }
 
-    /// Runs a future as [`Control::run`] does, but waits no longer than `limit`. Then it returns `None`, and the
-    /// future goes on alone.
+    /// Runs a future as [`Control::run`] does, but waits no longer than `limit`. After that it returns `None`, and the
+    /// future continues on the thread.
     pub(crate) fn run_within<T, F>(&self, limit: Option<Duration>, future: F) -> Option<Result<T, Error>>
     where
         T: Send + 'static,

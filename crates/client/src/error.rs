@@ -93,8 +93,8 @@ pub enum Error {
     NoRoom {
         /// The refusal, with present figures.
         refusal: Rejection,
-        /// Holders, as far as listings show them to this client's user: programs, users, and for how long; and what is
-        /// offered in all, if that is too little.
+        /// Programs and users that hold the resources, and for how long, as far as listings show them to this client's
+        /// user; also the total that is offered, if that is too little.
         holders: String,
     },
     /// The function returned an error of its own.
@@ -112,7 +112,7 @@ pub enum Error {
     OutputTooLarge {
         /// Bytes that the function wanted to write.
         produced: u64,
-        /// Bytes that there was room for.
+        /// Capacity of the output in bytes.
         capacity: u64,
     },
     /// The function ran; the worker could not write its output to the caller's buffer over the fabric.
@@ -238,7 +238,7 @@ impl Error {
         match self {
             Self::Function { .. } | Self::OutputTooLarge { .. } | Self::OutputLost => RunCertainty::Yes,
             Self::WorkerDied { ran, .. } | Self::LeaseEnded { ran, .. } | Self::Deadline { ran, .. } => *ran,
-            // A malformed reply is still a reply: its writer had the request.
+            // A malformed reply is still a reply: the worker that wrote it had the request.
             Self::OutcomeUnknown { .. } | Self::Protocol { .. } => RunCertainty::Unknown,
             _ => RunCertainty::No,
         }
@@ -250,8 +250,8 @@ impl Error {
         self.ran() != RunCertainty::No
     }
 
-    /// Whether the same call may succeed if repeated, without the risk that a function runs twice that must run
-    /// once.
+    /// Whether the same call may succeed if it is repeated, without the risk that it runs a function twice that must
+    /// run once.
     pub fn retryable(&self) -> bool {
         self.ran() == RunCertainty::No
             && match self {
@@ -270,7 +270,7 @@ impl Error {
                         | NetError::Closed { .. }
                 ),
                 Self::NotRun { status } => matches!(status, InvocationStatus::StaleEpoch | InvocationStatus::Draining),
-                // It lasts until some holder gives something back: the same call at once would fail again.
+                // The limit stays reached until a holder gives something back: the same call at once would fail again.
                 Self::Refused(Rejection::TooMany { .. }) => false,
                 Self::Refused(refusal) | Self::NoRoom { refusal, .. } => refusal.may_pass(),
                 _ => false,
@@ -285,7 +285,7 @@ impl Error {
         }
     }
 
-    /// Whether this process has as many open descriptors as it may: it can allocate more buffers once others are
+    /// Whether this process has reached its limit of open descriptors: it can allocate more buffers once others are
     /// dropped.
     pub fn lacks_descriptors(&self) -> bool {
         matches!(self, Self::Memory(error) if error.lacks_descriptors())
@@ -446,7 +446,7 @@ mod tests {
             known.extend(names.iter().map(|name| format!("{short}({name})")));
         }
         let page = include_str!("../../../docs/errors.md");
-        // The rest of the page is the Python package's, checked by its own tests.
+        // The rest of the page is about the Python package, whose own tests check it.
         let (page, _) = page
             .split_once("\n## Of the Python package\n")
             .expect("a section of Python's");

@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Names, sorted as a library's are: the position of a function is its index.
+/// Names of the functions, sorted as in a library: the position of a function is its index.
 pub(crate) const FUNCTIONS: [&str; 7] = ["echo", "fail", "garbage", "liar", "number", "unread", "unwritten"];
 /// Index of the first function in every fake worker.
 const BASE: u16 = 10;
@@ -61,7 +61,7 @@ struct Shared {
     lease: LeaseId,
     session: Socket,
     workers: Mutex<Vec<Arc<FakeWorker>>>,
-    /// Answers allowed to new workers.
+    /// Number of requests that new workers may answer.
     allowed: AtomicU64,
     epoch: AtomicU64,
     invocations: AtomicU64,
@@ -74,7 +74,7 @@ struct Shared {
 }
 
 pub(crate) struct FakePlatform {
-    /// The first agent, which all functions below are about.
+    /// The first agent. All functions below act on it.
     shared: Arc<Shared>,
     others: Vec<Arc<Shared>>,
     pub(crate) invoker: Invoker,
@@ -143,7 +143,7 @@ impl FakePlatform {
         worker.expect("connected").clone()
     }
 
-    /// Lets all workers, also future ones, answer this many more requests, and then none.
+    /// Lets each worker, present or future, answer this many more requests, and then none.
     pub(crate) fn allow(&self, answers: u64) {
         self.shared.allowed.store(answers, Ordering::SeqCst);
         for worker in &*self.shared.workers.lock().unwrap() {
@@ -196,7 +196,7 @@ impl FakePlatform {
         self.shared.closed_opens.store(count, Ordering::SeqCst);
     }
 
-    /// Begins to end the lease as an agent with a slow disk does: sends its reason, kills the workers, and sends no
+    /// Begins to end the lease as an agent with a slow disk does: sends the reason, kills the workers, and sends no
     /// total.
     pub(crate) fn begin_to_end_lease(&self, reason: EndReason) {
         let notice = SessionReply::LeaseEnding { reason };
@@ -390,14 +390,14 @@ impl FakeWorker {
         }];
     }
 
-    /// Notes a registered region; a worker refuses one that it knows already.
+    /// Notes a registered region; a worker refuses a region that is registered already.
     fn learn(&self, region: u32) {
         let mut regions = self.regions.lock().unwrap();
         assert!(!regions.contains(&region), "region {region} is registered twice");
         regions.push(region);
     }
 
-    /// Runs a slot: answers in order, as far as allowed.
+    /// Runs a slot: answers requests in order, up to the allowed number.
     fn run(&self, requests: &NearRing, replies: &dyn FarRing, bell: &Doorbell, shared: &Shared, over: &AtomicBool) {
         // Next numbers of the ring and of the express entry.
         let mut next = [0u64; 2];

@@ -23,13 +23,13 @@ use std::time::Duration;
 /// A lease with code on it. Its workers have loaded the code, and a channel to each of their slots is open, so that
 /// an invocation is one write into a slot's memory and one write back.
 ///
-/// Cheap to clone, `Send + Sync`: clones share the lease. Several invokers are several leases. The lease is
-/// released by [`Invoker::deallocate`], or when the last of its invokers, functions and unresolved invocations is
-/// dropped. When a worker dies, the next call starts another; when the lease ends, the next call takes a new one
-/// (unless [`LeaseOptions::replace_lease`] is off).
+/// Cheap to clone, `Send + Sync`: clones share the lease. Each call of [`Invoker::allocate`] takes a lease of its own.
+/// The lease is released by [`Invoker::deallocate`], or when the last of its invokers, functions and unresolved
+/// invocations is dropped. When a worker dies, the next call starts another; when the lease ends, the next call takes a
+/// new one (unless [`LeaseOptions::replace_lease`] is off).
 ///
-/// A forked process must allocate its own. Invokers that it has from its parent are of no use there, and dropping them
-/// there leaves the parent's leases alone.
+/// A forked process must allocate its own invokers. The invokers of its parent do not work there, and dropping them
+/// there does not affect the parent's leases.
 #[derive(Clone)]
 pub struct Invoker {
     inner: Arc<LeasedSlots>,
@@ -100,11 +100,11 @@ impl Invoker {
         self.inner.slots()
     }
 
-    /// Asks once more for the workers that were not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until
-    /// some of them are granted or `within` is over, and adds their slots after the others. Cores that were
-    /// released just now become known to a manager with their agent's next report, after half a second or, with
-    /// thousands of agents, two. Returns at once if no worker is missing; calls go on meanwhile. Thread-safe: one
-    /// thread asks at a time.
+    /// Asks once more for the workers that were not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until some
+    /// of them are granted or `within` is over, and adds their slots after the present slots. A manager learns of cores
+    /// that were released just now with their agent's next report: after half a second or, with thousands of agents,
+    /// two seconds. Returns at once if no worker is missing; calls go on during the wait. Thread-safe: one thread asks
+    /// at a time.
     ///
     /// # Errors
     /// Errors of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots
@@ -121,8 +121,8 @@ impl Invoker {
         self.inner.plan.wanted.set(Box::new(receiver));
     }
 
-    /// Releases all leases, and waits until the workers are gone. The invoker stays: it has no slots until
-    /// [`Invoker::complete`] has taken other leases. Calls fail until then, and those in flight with
+    /// Releases all leases, and waits until the workers are gone. The invoker stays usable, but has no slots until
+    /// [`Invoker::complete`] has taken other leases. Until then calls fail; calls in flight fail with
     /// [`Error::LeaseEnded`].
     ///
     /// # Errors
@@ -142,8 +142,9 @@ impl Invoker {
         Control::get()?.run(self.inner.clone().suspend(first))
     }
 
-    /// Ends all searches for other leases, which then fail, and lets none begin: a worker or lease that is lost from now on is
-    /// not replaced. Present workers stay. A lease that is granted to a search in this moment is given back at once.
+    /// Ends all searches for other leases with an error, and lets none begin: a worker or lease that is lost from now
+    /// on is not replaced. Present workers stay. A lease that is granted to a search at this moment is released at
+    /// once.
     pub fn stop_searching(&self) {
         self.inner.parts.stop_replacing();
     }
@@ -166,7 +167,8 @@ impl Invoker {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
-    /// The lease that the invoker holds, or held last; of several parts, the first part's. 0 while it is suspended.
+    /// The lease that the invoker holds, or held last; if it has several parts, the first part's lease. 0 while it is
+    /// suspended.
     pub fn lease(&self) -> LeaseId {
         self.leases().first().copied().unwrap_or(LeaseId([0; 8]))
     }
@@ -176,19 +178,19 @@ impl Invoker {
         self.inner.parts.leases()
     }
 
-    /// Phases of the latest cold start; of several parts, those of the part that took longest.
+    /// Phases of the latest cold start; if there are several parts, of the part that took longest.
     pub fn phases(&self) -> ColdPhases {
         self.inner.parts.phases()
     }
 
-    /// Whether workers of its leases, now or before, were in sandboxes that are to confine their code (kinds
-    /// `namespace`, `container` and `microvm`): the program must not trust their results.
+    /// Whether workers of its leases, present or past, were in sandboxes that are to confine their code (kinds
+    /// `namespace`, `container` and `microvm`): if so, the program must not trust their results.
     pub fn is_confined(&self) -> bool {
         self.inner.plan.is_confined()
     }
 
-    /// Usage of the invoker's leases so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final bill
-    /// comes from [`Invoker::deallocate`].
+    /// Usage of the invoker's leases so far, as the manager has recorded it; up to a heartbeat (0.5 s) old. The final
+    /// bill comes from [`Invoker::deallocate`].
     ///
     /// # Errors
     /// [`Error::NotRunning`], or [`Error::Refused`] if a lease is no longer known.
@@ -201,7 +203,7 @@ impl Invoker {
     /// Zeroed registered memory for `elements` elements, registered with all workers of this invoker.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it cannot be allocated here, [`Error::Unregistered`] if it cannot be registered.
+    /// [`Error::Memory`] if the memory cannot be allocated here, [`Error::Unregistered`] if it cannot be registered.
     pub fn buffer<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::new(elements)?;
         for slot in (0..self.slots()).step_by(usize::from(self.inner.plan.options.slots)) {
@@ -221,8 +223,8 @@ impl Invoker {
     /// this invoker, and its invocations in flight, fail from now on with [`Error::LeaseEnded`].
     ///
     /// # Errors
-    /// Errors of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
-    /// that ended without being renewed gives [`Error::LeaseEnded`].
+    /// Errors of the connection to the agent; the lease then ends by itself, and is billed at most up to the end of its
+    /// TTL. A lease that ended without being renewed gives [`Error::LeaseEnded`].
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
         self.inner.check_own()?;
         cache::forget(self.inner.id);
@@ -233,8 +235,8 @@ impl Invoker {
 }
 
 impl Invoker {
-    /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::wake`] is called, or the limit has
-    /// passed. It may return earlier. Only one thread of an invoker may call this at a time.
+    /// Sleeps until one of these invocations is ready, `ready` returns true, [`Invoker::wake`] is called, or the limit
+    /// has passed. It may return earlier. Only one thread of an invoker may call this at a time.
     pub fn sleep(&self, all: &[AwaitedCall], limit: Duration, mut ready: impl FnMut() -> bool) {
         // Ringing the doorbell alone does not end the sleep: the sleeper then looks for a reason, and sleeps again if
         // there is none.

@@ -16,7 +16,7 @@ pub use held::ColdPhases;
 pub(crate) use held::Lease;
 pub(crate) use plan::LeasePlan;
 
-/// Locks, also after a panic of another thread.
+/// Locks a mutex, also if another thread has panicked while it held the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -28,7 +28,7 @@
 //! a process for leases and the news of dead workers (`hotlease-control`), and one for each invoker whose futures
 //! are polled or that has callbacks (`hotlease-completion`). No invocation passes through either.
 //!
-//! An invoker's channels are its own. To offer slots of the own process to peers (the private executors of the
+//! An invoker's channels are its own. If a process were to offer its own slots to peers (the private executors of the
 //! rFaaS paper, section 3.5), a channel would only need an introduction, which today only agents make; see
 //! [`hotlease_wire::connection`].
 
@@ -81,7 +81,7 @@ pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
 pub use hotlease_wire::storage::{StoragePlace, StoragePlaceError};
 pub use hotlease_wire::{Cause, EndReason, Rejection, RunCertainty};
 
-/// The programs of the page are compiled as examples are.
+/// Compiles the programs in docs/rust.md, like examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/rust.md")]
 mod rust_page {}

@@ -17,12 +17,12 @@ use crate::{Error, Function, Invoker};
 use hotlease_fabric::clock::median;
 use std::time::{Duration, Instant};
 
-/// Runs of each kind; their median counts.
+/// Runs of each kind; the median of the runs is used.
 const RUNS: usize = 101;
 const RUNS_IN_A_ROW: usize = 500;
 /// Number of sizes between 0 and the largest one of a direction.
 const SIZES: usize = 5;
-/// Longer than a reply to an empty invocation takes on any network that works.
+/// Time by which the reply to an empty invocation has arrived on any network that works.
 const REPLY_THERE: Duration = Duration::from_millis(1);
 
 /// Parameters of a channel.
@@ -54,7 +54,7 @@ pub struct Measurements {
     pub send: Duration,
     /// Time to take a reply that has arrived.
     pub receive: Duration,
-    /// Time of one of many invocations in a row.
+    /// Time for each of many invocations in a row.
     pub gap: Duration,
 }
 
@@ -76,7 +76,7 @@ pub struct Work {
 /// How to divide [`Work`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkPlan {
-    /// Tasks to keep: while they run, the results of the sent ones come back.
+    /// Tasks to keep: while they run, the results of the sent tasks arrive.
     pub local: usize,
     /// Tasks to send first.
     pub remote: usize,
@@ -85,8 +85,8 @@ pub struct WorkPlan {
 }
 
 impl Model {
-    /// Measures a channel with a function that may be run some thousand times: `request(input, output)` makes an
-    /// input of about `input` bytes that makes the function return `output` bytes at once. Occupies the slot of the
+    /// Measures a channel with a function that may be run some thousand times: `request(input, output)` returns an
+    /// input of about `input` bytes for which the function returns `output` bytes at once. Occupies the slot of the
     /// function (see [`Function::on_slot`]) for some 100 ms.
     ///
     /// # Errors

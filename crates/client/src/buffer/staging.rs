@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Smallest piece; each further size class is twice as large.
+/// Size in bytes of the smallest piece; each larger size class doubles the size.
 const PIECE_BYTES_MIN: usize = 64 * 1024;
 /// Largest number of idle pieces that are kept.
 const IDLE_PIECES_MAX: usize = 32;
@@ -26,7 +26,7 @@ impl Staging {
             .map_or(bytes, |class| class.max(PIECE_BYTES_MIN));
         let reused = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            // The newest: its pages are most likely in a cache.
+            // The newest piece of the class: its pages are most likely in a cache.
             let found = idle.iter().rposition(|buffer| buffer.len() == class);
             found.map(|index| idle.remove(index))
         };
@@ -43,13 +43,13 @@ impl Staging {
 
 /// A piece in use; it returns to the pool when dropped.
 pub(crate) struct StagedPiece {
-    /// Present until dropped.
+    /// `Some` until the piece is dropped or discarded.
     buffer: Option<Buffer<u8>>,
     staging: Arc<Staging>,
 }
 
 impl StagedPiece {
-    /// Drops the piece instead of returning it: a worker may still write to it.
+    /// Drops the piece instead of returning it to the pool, because a worker may still write to it.
     pub(crate) fn discard(mut self) {
         self.buffer = None;
     }
@@ -77,7 +77,7 @@ impl Drop for StagedPiece {
             return;
         }
         idle.push(buffer);
-        // Drops the oldest: the pieces that were used most recently are the likeliest to be wanted next.
+        // Drops the oldest pieces: those that were used most recently are the likeliest to be requested next.
         let mut bytes: usize = idle.iter().map(|buffer| buffer.len()).sum();
         let dropped = idle.iter().take_while(|oldest| {
             let over = bytes > IDLE_BYTES_MAX;

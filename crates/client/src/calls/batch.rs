@@ -6,7 +6,7 @@ use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
 
-/// Invocations in flight for each slot. Enough to keep a slot busy while results are taken, few enough that a slow
+/// Invocations in flight for each slot: enough to keep a slot busy while results are taken, and few enough that a slow
 /// invocation delays only a few behind it.
 const IN_FLIGHT_PER_SLOT: usize = 16;
 
@@ -14,7 +14,7 @@ const IN_FLIGHT_PER_SLOT: usize = 16;
 pub struct Map<I: Iterator> {
     function: Function,
     inputs: I,
-    /// An input that found no credit, to be submitted next.
+    /// An input for which there was no credit; it is submitted next.
     held: Option<I::Item>,
     window: VecDeque<(I::Item, Result<Invocation, Error>)>,
     width: usize,
@@ -73,7 +73,7 @@ where
             let Some(input) = self.held.take().or_else(|| self.inputs.next()) else {
                 return;
             };
-            // With nothing of ours in flight, other threads hold the credits: waiting for one is right then.
+            // If this map has nothing in flight, other threads have all the credits, so waiting for a credit is right.
             let wait = self.window.is_empty();
             match self.function.submit_once(input.as_ref(), wait) {
                 Err(Error::NoCredit) => {

@@ -104,8 +104,8 @@ impl Function {
 
 /// Memory for an output. The caller may have requested any size, so a failed allocation is an ordinary error.
 fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
-    // Only tests whether the memory is available: filling what was reserved would touch every page of it, while
-    // zeroed memory from the allocator is not touched before it is used.
+    // Only tests whether the memory is available. Filling this reservation would touch each of its pages; zeroed memory
+    // from the allocator is touched only when it is used.
     if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
         let source = io::Error::from(io::ErrorKind::OutOfMemory);
         return Err(Error::local("get the memory for an output of `output_bytes`")(source));

@@ -24,7 +24,7 @@ impl Invocation {
         Self(CallFuture::new(in_flight))
     }
 
-    /// The invocation that the future waits for now.
+    /// The invocation that the future waits for at present.
     pub fn awaited(&self) -> AwaitedCall {
         self.0.in_flight.awaited()
     }
@@ -43,27 +43,27 @@ impl Invocation {
         self.0.wait(&mut output)
     }
 
-    /// Waits at most this long; `None` if it is still in flight then.
+    /// Waits for at most `timeout`. Returns `None` if the invocation is still in flight then.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Vec<u8>, Error>> {
         let mut output = Vec::new();
         let result = self.0.wait_timeout(&mut output, timeout)?;
         Some(result.map(|_| output))
     }
 
-    /// Whether it has resolved: a wait would return at once.
+    /// Whether the invocation has resolved, so that a wait returns at once.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
 
-    /// Withdraws the invocation: its function does not run, and it uses no memory any more. Returns the invocation if its
-    /// slot has begun the function, or if it cannot be withdrawn: over a fabric, or without
-    /// [`Function::withdrawable`](crate::Function::withdrawable).
+    /// Withdraws the invocation: its function does not run, and the invocation uses no memory any more. Returns the
+    /// invocation if its slot has begun the function, or if the invocation cannot be withdrawn: over a fabric, or
+    /// without [`Function::withdrawable`](crate::Function::withdrawable).
     #[allow(clippy::result_large_err, reason = "it is the invocation itself, which goes on")]
     pub fn withdraw(mut self) -> Result<(), Self> {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
     }
 
-    /// The result, if it has arrived. (It can be taken once.)
+    /// The result, if it has arrived. (The result can be taken once.)
     pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
         let mut output = Vec::new();
         let result = self.0.try_take(&mut output)?;
@@ -82,7 +82,7 @@ impl Future for Invocation {
 
 /// An invocation in flight whose output is written in place. Resolves to the output's length in bytes.
 ///
-/// It behaves as [`Invocation`] otherwise. While it is in flight, its parts of buffers belong to the worker.
+/// Otherwise it behaves like [`Invocation`]. While it is in flight, its parts of buffers belong to the worker.
 #[must_use = "dropping an invocation discards its result"]
 pub struct BufferInvocation(CallFuture);
 
@@ -91,7 +91,7 @@ impl BufferInvocation {
         Self(CallFuture::new(in_flight))
     }
 
-    /// The invocation that the future waits for now.
+    /// The invocation that the future waits for at present.
     pub fn awaited(&self) -> AwaitedCall {
         self.0.in_flight.awaited()
     }
@@ -101,12 +101,12 @@ impl BufferInvocation {
         self.0.wait(&mut Vec::new())
     }
 
-    /// Waits at most this long; `None` if it is still in flight then.
+    /// Waits for at most `timeout`. Returns `None` if the invocation is still in flight then.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<usize, Error>> {
         self.0.wait_timeout(&mut Vec::new(), timeout)
     }
 
-    /// Whether it has resolved.
+    /// Whether the invocation has resolved.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
@@ -117,7 +117,7 @@ impl BufferInvocation {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
     }
 
-    /// The result, if it has arrived. (It can be taken once.)
+    /// The result, if it has arrived. (The result can be taken once.)
     pub fn try_take(&mut self) -> Option<Result<usize, Error>> {
         self.0.try_take(&mut Vec::new())
     }
@@ -146,7 +146,7 @@ impl fmt::Debug for BufferInvocation {
 /// Common part of both futures.
 struct CallFuture {
     in_flight: InFlight,
-    /// Whether the completion thread was asked for a worker for the next submission.
+    /// Whether the completion thread was asked to get a worker for the next submission.
     prepared: bool,
 }
 
@@ -184,8 +184,8 @@ impl CallFuture {
         let completions = self.in_flight.function().inner.completions.clone();
         let waker = context.waker().clone();
         if self.in_flight.needs_a_worker() && !self.prepared {
-            // Another submission needs a worker. An executor's thread must not wait for it, so the completion
-            // thread does. If no worker is available, the next poll finds out why.
+            // The call must be submitted again, which needs a worker. An executor's thread must not wait for the
+            // worker, so the completion thread does. If no worker is available, the next poll reports why.
             self.prepared = true;
             let (function, limit) = (self.in_flight.function().clone(), self.in_flight.time_left());
             let prepare = move || {

@@ -9,8 +9,8 @@ use crate::invocation::request::{OutputPlace, ring_bytes};
 use crate::retry::in_flight::InFlight;
 
 impl Function {
-    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
-    /// accept.
+    /// Starts an invocation and returns its future. Waits only while the slots have as many invocations in flight as
+    /// they accept.
     pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
         let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, true, true)
@@ -27,7 +27,7 @@ impl Function {
             .map(Invocation::new)
     }
 
-    /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
+    /// Starts an invocation like [`Function::submit`], for callers that keep the input and can submit it again.
     pub(super) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
         let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, wait, false)
@@ -35,8 +35,8 @@ impl Function {
     }
 
     /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too. Until the
-    /// future has resolved, the worker uses these parts, and the program must not. (Both stay alive for as long as
-    /// the worker uses them, even if the buffers are dropped.)
+    /// future has resolved, the worker uses these parts, and the program must not use them. (Their memory is freed only
+    /// when the worker has finished with it, even if the buffers are dropped earlier.)
     pub fn submit_buffer<'a>(
         &self,
         input: impl Into<Input<'a>>,
@@ -53,9 +53,9 @@ impl Function {
         self.start(&input.into(), wanted, true, true).map(Invocation::new)
     }
 
-    /// Starts an invocation. When it has resolved, `then` is called with the result on the library's completion
-    /// thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If it panics, the
-    /// panic is logged and has no other effect.
+    /// Starts an invocation. When it has resolved, `then` is called with the result on the library's completion thread.
+    /// `then` should be brief: other callbacks and futures of this invoker wait meanwhile. If `then` panics, the panic
+    /// is logged and has no other effect.
     ///
     /// # Errors
     /// If the invocation could not be started; `then` is not called in this case.
@@ -69,7 +69,7 @@ impl Function {
         call_when_done(in_flight, Box::new(then))
     }
 
-    /// Starts an invocation. `keep`: whether to keep what is needed to submit it again.
+    /// Starts an invocation. If `keep` is true, keeps what is needed to submit the invocation again.
     fn start(&self, input: &Input<'_>, wanted: OutputPlace<'_>, wait: bool, keep: bool) -> Result<InFlight, Error> {
         let request = self.request(input, wanted)?;
         InFlight::start(self, request, ring_bytes(input), wait, keep)

@@ -1,4 +1,4 @@
-//! Cache of the channel that each thread used last: found again without a lock or a reference count.
+//! Cache of the channel that each thread used last. The thread finds it again without a lock or a reference count.
 //!
 //! The cached reference keeps the rings of at most one channel per thread alive, until the thread uses
 //! another invoker or ends.
@@ -44,10 +44,10 @@ pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<CachedChannel> {
     Some(last)
 }
 
-/// Gives a channel back, or remembers it for the first time.
+/// Puts a taken channel back into the cache, or stores a channel for the first time.
 #[inline]
 pub(crate) fn put_back(last: CachedChannel) {
-    // While a thread ends, the cache is gone already; then the channel is just dropped.
+    // While a thread ends, its cache may be destroyed already; then the channel is just dropped.
     let _ = LAST.try_with(|place| place.set(Some(last)));
 }
 

@@ -13,9 +13,9 @@ use std::any::Any;
 use std::time::{Duration, Instant};
 
 /// Number of polls right after publishing, before the thread checks the slot's doorbell and the clock. A hot slot
-/// answers during these polls. The pause between two polls lets the slot finish its reply before its line is fetched
-/// again. Round trips of 8 bytes, without / with the pause: 170 / 150 ns if the cores are near, 510 / 380 ns if they
-/// are far apart.
+/// answers during these polls. The pause between two polls lets the slot finish its reply before the reply's line is
+/// fetched again. Round trips of 8 bytes, without / with the pause: 170 / 150 ns if the cores are near, 510 / 380 ns if
+/// they are far apart.
 const POLLS: u32 = 32;
 
 /// An invocation in flight, by the entries that it uses.
@@ -30,8 +30,8 @@ pub(super) enum EntryUse {
 impl Channel {
     /// Invokes and waits. The payload must fit a request entry, and the slice of a ring sink must fit a reply entry.
     ///
-    /// Returns the output's length. After a timeout the channel keeps the result of `keep` until the worker is done
-    /// with it. `began` is set if the invocation did not end at once.
+    /// Returns the output's length. After a timeout the channel keeps the result of `keep` until the worker has
+    /// finished with it. `began` is set to the start if the invocation did not end at once.
     #[inline]
     pub(crate) fn call(
         &self,
@@ -88,8 +88,8 @@ impl Channel {
         self.claim().map(EntryUse::Ring)
     }
 
-    /// Begins an express invocation as [`Express::begin`](express::Express::begin) does, if the reply to the abandoned
-    /// one has come since.
+    /// Begins an express invocation like [`Express::begin`](express::Express::begin), if the reply to the abandoned
+    /// invocation has arrived since.
     #[cold]
     fn begin_after_abandoned(&self) -> Option<u64> {
         let abandoned = self.express.open()?;
@@ -135,7 +135,7 @@ impl Channel {
     fn give_up(&self, lane: EntryUse, keep: Option<Box<dyn Any + Send>>) {
         match (lane, keep) {
             (EntryUse::Ring(seq), keep) => self.abandon_as(seq, EntryState::Open, keep),
-            // The express entry stays open until the reply has come.
+            // The express entry stays open until the reply has arrived.
             (EntryUse::Express(_), Some(keep)) => drop(self.abandoned().insert(lane, keep)),
             (EntryUse::Express(_), None) => {}
         }
@@ -171,7 +171,8 @@ impl Channel {
     fn finish_badly(&self, lane: EntryUse, reply: Reply, sink: OutputSink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
             (Ok(header), OutputSink::Ring(_)) => self.source(lane).to_vec(header),
-            // The message is in the buffer, and its text is not known here: as many zeros as it has bytes stand for it.
+            // The message is in the caller's buffer, and its text is not known here: zeros of the same length stand for
+            // it.
             (Ok(header), OutputSink::Buffer(capacity)) if header.status == InvocationStatus::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]

@@ -1,7 +1,8 @@
 //! The completion thread: wakes async tasks and runs callbacks when replies arrive.
 //!
-//! It is started when the first future is polled or the first callback registered, and only then. It sleeps on the
-//! doorbell that workers ring after a reply while an invocation is pending, else on a condition variable.
+//! It is started when the first future is polled or the first callback is registered, and only then. While an
+//! invocation is pending, the thread sleeps on the doorbell that workers ring after a reply; otherwise on a condition
+//! variable.
 
 use crate::Error;
 use crate::channel::{Channel, wait};
@@ -22,7 +23,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Action at the end of an invocation, with or without success.
 pub(crate) enum CompletionAction {
-    /// Wake the task that waits for it.
+    /// Wake the task that waits for the invocation.
     Wake(Waker),
     /// Run this on the completion thread.
     Call(Box<dyn FnOnce() + Send>),
@@ -186,7 +187,7 @@ impl Completions {
         Ok(())
     }
 
-    /// Forgets an invocation. Its action may be running.
+    /// Forgets an invocation. Its action may be running already.
     pub(crate) fn unwatch(&self, channel: &Arc<Channel>, seq: u64) {
         let mut state = self.state();
         let forgotten = state
@@ -195,7 +196,7 @@ impl Completions {
             .and_then(|pending| pending.watches.remove(&seq));
         state.channels.retain(|_, pending| !pending.watches.is_empty());
         drop(state);
-        // Dropped outside the lock: it may own anything.
+        // Dropped outside the lock, because the action may own values whose drop does anything.
         drop(forgotten);
     }
 
@@ -249,7 +250,7 @@ impl Completions {
             deadline.saturating_duration_since(start).min(SLEEP_MAX)
         });
         wait::sleep(&self.doorbell, &self.ports(), left, ready);
-        // Whether a reply ended the sleep does not matter here: the thread spins only briefly before it.
+        // Whether a reply ended the sleep does not matter here: the thread spins only briefly before it sleeps.
         polling.note_sleep(false);
     }
 

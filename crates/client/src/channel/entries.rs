@@ -1,7 +1,7 @@
 //! Ownership of the entries of a channel's rings: credits without a lock.
 //!
-//! Invocations are numbered 0, 1, 2 ... (64 bits here; the low 32 travel). Invocation `n` uses entry `n % depth`.
-//! Each entry has one word: a state, and the number of the invocation that it refers to:
+//! Invocations are numbered 0, 1, 2 ... (64 bits here; the low 32 bits are sent). Invocation `n` uses entry `n %
+//! depth`. Each entry has one word: a state, and the number of the invocation that it refers to:
 //!
 //! ```text
 //!             claim                    harvest
@@ -15,10 +15,10 @@
 //!                                reply not wanted; the thread that needs the entry frees it
 //! ```
 //!
-//! A claim is one compare-and-swap on `next`: entry `n % depth` reads `Open(n)` only when invocation
-//! `n - depth` was harvested, and only the claimer of `n` can change it from then on, so the entry cannot
-//! become unusable between the check and the swap. Nothing needs to be written into the entry by a claim:
-//! a second claim of `n` fails on `next`, and one of `n + depth` does not find `Open(n + depth)`.
+//! A claim is one compare-and-swap on `next`: entry `n % depth` contains `Open(n)` only when invocation `n - depth` was
+//! harvested, and only the claimer of `n` can change the entry from then on, so the entry cannot become unusable
+//! between the check and the swap. A claim writes nothing into the entry: a second claim of `n` fails on `next`, and a
+//! claim of `n + depth` does not find `Open(n + depth)`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) enum EntryState {
 /// An entry that cannot be claimed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OccupiedEntry {
-    /// The invocation that occupies it.
+    /// The invocation that occupies the entry.
     pub(crate) seq: u64,
     /// The state of that invocation.
     pub(crate) state: EntryState,
@@ -107,7 +107,7 @@ impl Entries {
         let mut seq = self.next.load(Ordering::Relaxed);
         loop {
             // Acquire pairs with the release in `free`: the last reader of this entry's reply is done before the next
-            // request is published, which lets the worker write the next reply.
+            // request is published, and only that request lets the worker write the next reply.
             let current = self.word_of(seq).load(Ordering::Acquire);
             if current != word(EntryState::Open, seq) {
                 let now = self.next.load(Ordering::Relaxed);
@@ -128,15 +128,16 @@ impl Entries {
         }
     }
 
-    /// Gives the entry of an invocation that this thread owns (claimed and not yet published, or taken) to a future.
+    /// Hands an invocation's entry, which this thread has claimed and not yet published, or has taken, over to a
+    /// future.
     #[inline]
     pub(crate) fn share(&self, seq: u64, state: EntryState) {
         // Release pairs with the acquire in `take`: the entry is taken after the request was set up.
         self.word_of(seq).store(word(state, seq), Ordering::Release);
     }
 
-    /// Wins the right to copy the reply of a shared invocation; exactly one caller gets true, and must
-    /// call `free`.
+    /// Wins the right to copy the reply of a shared invocation. Returns `true` to exactly one caller, which must call
+    /// `free`.
     #[inline]
     pub(crate) fn take(&self, seq: u64) -> bool {
         let entry = self.word_of(seq);
@@ -152,8 +153,9 @@ impl Entries {
                 .is_ok()
     }
 
-    /// Runs `act` while no other thread can take the entry of this shared invocation, and so while no other invocation
-    /// can get it; `None` if a thread has taken its reply already. It is shared again afterwards.
+    /// Runs `act` while no other thread can take the entry of this shared invocation, so that no other invocation can
+    /// get the entry; afterwards the invocation is shared again. Returns `None` if a thread has taken the reply
+    /// already.
     pub(crate) fn hold<R>(&self, seq: u64, state: EntryState, act: impl FnOnce() -> R) -> Option<R> {
         self.take(seq).then(|| {
             let result = act();
@@ -162,8 +164,8 @@ impl Entries {
         })
     }
 
-    /// Frees an entry whose reply was copied (by the owner of an open entry or the winner of `take`), for the
-    /// invocation one lap later.
+    /// Frees an entry for the invocation one lap later. The owner of an open entry calls it, or the winner of `take`,
+    /// after it has copied the reply.
     #[inline]
     pub(crate) fn free(&self, seq: u64) {
         // Release pairs with the acquire in `claim`.
@@ -171,8 +173,8 @@ impl Entries {
             .store(word(EntryState::Open, seq + self.depth()), Ordering::Release);
     }
 
-    /// Abandons an invocation in flight that this thread owns (`Open`) or may take (`Shared`). False if another
-    /// thread has taken its reply already.
+    /// Abandons an invocation in flight that this thread owns (`Open`) or may take (`Shared`). Returns `false` if
+    /// another thread has taken the reply already.
     pub(crate) fn abandon(&self, seq: u64, from: EntryState) -> bool {
         self.word_of(seq)
             .compare_exchange(
@@ -185,7 +187,7 @@ impl Entries {
             .is_ok()
     }
 
-    /// Wins the right to free an abandoned entry whose reply has arrived; must call `free`.
+    /// Wins the right to free an abandoned entry whose reply has arrived; the winner must call `free`.
     pub(crate) fn take_abandoned(&self, seq: u64) -> bool {
         self.word_of(seq)
             .compare_exchange(
@@ -204,7 +206,7 @@ impl Entries {
         current == word(EntryState::Shared, seq) || current == word(EntryState::SharedBuffer, seq)
     }
 
-    /// Whether the entry is still that of this invocation, and its reply is wanted.
+    /// Whether the entry still belongs to this invocation, and the reply is wanted.
     #[inline]
     pub(crate) fn is_wanted(&self, seq: u64) -> bool {
         let current = decode_word(self.word_of(seq).load(Ordering::Acquire));
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(entries.claim(), Ok(1));
     }
 
-    /// Every number goes out exactly once and never to an entry that is in use.
+    /// Every number is claimed exactly once, and never while its entry is in use.
     #[test]
     fn claims_from_many_threads_never_share_an_entry() {
         const DEPTH: usize = 4;

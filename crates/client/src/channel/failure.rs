@@ -46,7 +46,7 @@ impl Channel {
             Ok(header) => header,
             Err(error) => return self.close_broken(&error.to_string()),
         };
-        // The reply to a message or to a call of a pipeline may be longer than its caller's room, but not longer than
+        // A function's message, or a reply in a pipeline, may be longer than the caller's output, but not longer than
         // an entry.
         let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
@@ -119,7 +119,7 @@ impl Channel {
     fn name_function(&self, mut error: Error) -> Error {
         if let Error::WorkerDied { cause, function, .. } = &mut error {
             let index = cause.function().and_then(|index| index.checked_sub(self.base));
-            // The worker may hold libraries of other leases' holders, too.
+            // The worker may have loaded libraries of other leases' holders, too.
             let ours = index.and_then(|index| self.code.functions().get(usize::from(index)));
             *function = ours.map(|ours| ours.name.clone());
         }

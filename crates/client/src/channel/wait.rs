@@ -15,14 +15,15 @@ pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
 /// Polls, with a pause after each, between two looks at the clock and the channel's state: a few microseconds.
 const POLLS: u32 = 64;
-/// Wait after which a thread that only spins yields its core, which it may share with the worker: it never sleeps.
+/// Wait after which a thread that spins and never sleeps yields its core: it may share the core with the worker.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
 /// Wait after which it yields where the worker is reached over a fabric. The worker is usually on another
 /// host, and this thread must keep sending the large inputs that the worker reads.
 const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long `Completion::Adaptive` spins if the last wait was shorter than this.
 const SPIN_BRIEF: Duration = Duration::from_micros(100);
-/// How long it spins if the last wait was longer. A wake-up costs 10 to 50 us, so this adds little to it.
+/// How long `Completion::Adaptive` spins if the last wait was longer. A wake-up costs 10 to 50 us, so spinning adds
+/// little.
 const SPIN_LONG: Duration = Duration::from_micros(10);
 /// The longest sleep between two looks at the channel's state, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -49,8 +50,8 @@ pub(crate) enum WaitEnd {
 }
 
 impl Channel {
-    /// Polls until there is a value, the channel is closed, or the time that `until` computes from the start of the
-    /// call is over. A value that arrived before a close or a timeout is still returned.
+    /// Polls until there is a value, the channel is closed, or the end that `until` computes from the start of the call
+    /// is reached. A value that arrived before a close or a timeout is still returned.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait<T>(
@@ -96,7 +97,7 @@ impl Channel {
                     Some(port) => port.sleep(left(FABRIC_SLEEP_MAX), ready),
                     None => self.doorbell.sleep_unless(ready, Some(left(SLEEP_MAX))),
                 };
-                // A worker on another host does not want this core.
+                // A worker on another host does not compete for this core.
                 polling.note_sleep(value.is_some() && self.port().is_none());
             } else {
                 if waited >= yield_after && self.completion == Completion::Spin {
@@ -137,8 +138,8 @@ pub(crate) fn ports_of<'a>(channels: impl Iterator<Item = &'a Arc<Channel>>) -> 
     ports
 }
 
-/// Sleeps until `ready` returns true or the limit has passed: on these ports, or else on the doorbell. It may return
-/// earlier.
+/// Sleeps on these ports, or on the doorbell if there are none, until `ready` returns true or the limit has passed. It
+/// may return earlier.
 pub(crate) fn sleep(doorbell: &Doorbell, ports: &[Arc<Port>], limit: Duration, mut ready: impl FnMut() -> bool) {
     match ports {
         [] => {

@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// Reaction of a fake worker to a client that wants to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkBehaviour {
-    /// It links.
+    /// The worker links.
     Link,
-    /// It refuses.
+    /// The worker refuses.
     Refuse,
-    /// It names a port that never sends anything.
+    /// The worker names a port that never sends anything.
     Mute,
 }
 

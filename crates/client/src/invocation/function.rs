@@ -1,4 +1,4 @@
-//! Functions as a caller has them, the channels that they are invoked on, and one attempt of an invocation.
+//! Handles to functions, the channels on which they are invoked, and one attempt of an invocation.
 
 use crate::buffer::Input;
 use crate::channel::cache;
@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 
 /// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
 ///
-/// Every call may fail with [`Error::WorkerDied`], [`Error::LeaseEnded`], [`Error::Deadline`], [`Error::Function`]
-/// and the errors of taking a new lease; [`Error::ran`] says whether the function ran. If the worker of an
-/// idempotent function died, the function is run again on another worker, as often as
-/// [`crate::LeaseOptions::retries`] says. Any invocation that provably did not run is submitted again, idempotent
-/// or not.
+/// Every call may fail with [`Error::WorkerDied`], [`Error::LeaseEnded`], [`Error::Deadline`], [`Error::Function`] and
+/// the errors of taking a new lease; [`Error::ran`] says whether the function ran. If the worker of an idempotent
+/// function died, the function is run again on another worker, at most [`crate::LeaseOptions::retries`] times. Any
+/// invocation that provably did not run is submitted again, idempotent or not.
 #[derive(Clone)]
 pub struct Function {
     pub(crate) inner: Arc<LeasedSlots>,
@@ -27,8 +26,8 @@ pub struct Function {
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
-    /// Whether the client itself gives up an invocation that is late, and submits again an invocation that did not
-    /// run.
+    /// `gives_up`: whether the client itself gives up a late invocation. `resubmits`: whether the client submits an
+    /// invocation again that did not run.
     pub(crate) gives_up: bool,
     pub(crate) resubmits: bool,
     pub(crate) slot: Option<usize>,
@@ -54,8 +53,8 @@ impl Function {
                 output_capacity: options.reply_bytes,
                 message_room: match function.interface {
                     Interface::Context => MESSAGE_BYTES.min(options.reply_bytes),
-                    // A plain function does not know its capacity, so it gets the caller's and no more; a guard page
-                    // follows the entry.
+                    // A plain function is not told its output capacity, so it gets the caller's capacity and no more; a
+                    // guard page follows the entry.
                     Interface::Plain => 0,
                 },
             },
@@ -72,7 +71,7 @@ impl Function {
         Ok(function.timeout(options.timeout))
     }
 
-    /// Declares whether running the function twice does no harm. Default: what its library declares
+    /// Declares whether running the function twice does no harm. Default: the declaration in its library
     /// (`HOTLEASE_IDEMPOTENT`).
     #[must_use]
     pub fn idempotent(mut self, yes: bool) -> Self {
@@ -80,9 +79,9 @@ impl Function {
         self
     }
 
-    /// Sets the time that each invocation has. The slot counts it from when it begins to work on the invocation. The
-    /// client counts it from the call, although the invocation may wait behind others: when this time and 400 ms have
-    /// passed, it has resolved the invocation with [`Error::Deadline`] at the latest. Default: the lease's.
+    /// Sets the time that each invocation has. The slot counts the time from the moment when it begins the invocation.
+    /// The client counts from the call, although the invocation may wait behind others: 400 ms after the time is over,
+    /// it has resolved the invocation with [`Error::Deadline`] at the latest. Default: the lease's timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
@@ -90,35 +89,36 @@ impl Function {
         self
     }
 
-    /// Leaves the timeout to the slot: a submitted invocation that waits behind others has its whole time, however
-    /// long it waits. The slot ends it, or the agent ends its worker. The client does not give it up by itself, so
-    /// that the worker no longer uses the memory of an invocation that has resolved. Applies to `submit` and its
-    /// variants.
+    /// Leaves the timeout to the slot: a submitted invocation that waits behind others still has its whole time when it
+    /// begins. The slot ends a late invocation, or the agent ends the worker. The client does not give up the
+    /// invocation by itself, so that the worker no longer uses the memory of a resolved invocation. Applies to `submit`
+    /// and its variants.
     #[must_use]
     pub fn timed_by_slot(mut self) -> Self {
         self.gives_up = false;
         self
     }
 
-    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its
-    /// worker, even if it could go to another one, and fails at once if its worker was gone before. Applies to
-    /// `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare a new worker
-    /// first, which they get by [`crate::Pipeline::repair`].
+    /// Leaves it to the caller to submit an invocation again that its worker did not run: a submitted invocation fails
+    /// when its worker dies, even if another worker could run it, and fails at once if the worker was gone before.
+    /// Applies to `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must first prepare
+    /// the new worker, which [`crate::Pipeline::repair`] gets.
     #[must_use]
     pub fn without_resubmission(mut self) -> Self {
         self.resubmits = false;
         self
     }
 
-    /// Lets the caller withdraw submitted invocations that their slot has not begun ([`crate::Pipeline::withdraw_last`],
-    /// [`crate::Invocation::withdraw`]). Each then costs the slot an atomic exchange.
+    /// Lets the caller withdraw submitted invocations that their slot has not begun
+    /// ([`crate::Pipeline::withdraw_last`], [`crate::Invocation::withdraw`]). Each invocation then costs the slot an
+    /// atomic exchange.
     #[must_use]
     pub fn withdrawable(mut self) -> Self {
         self.target.flags = Flags::WITHDRAWABLE;
         self
     }
 
-    /// Uses only this slot. Default: the first idle one, beginning with the one that the thread used last.
+    /// Uses only this slot. Default: the first idle slot; the search begins with the slot that the thread used last.
     ///
     /// # Errors
     /// [`Error::NoSuchSlot`].
@@ -131,8 +131,8 @@ impl Function {
         Ok(self)
     }
 
-    /// Sets the output bytes that `call`, `submit`, `map` and their variants have room for. Default: the lease's
-    /// `reply_bytes`. A larger output goes through registered memory of the library's own.
+    /// Sets the output capacity of `call`, `submit`, `map` and their variants, in bytes. Default: the lease's
+    /// `reply_bytes`. A larger output goes through registered memory that the library allocates.
     #[must_use]
     pub fn output_bytes(mut self, bytes: usize) -> Self {
         self.output_bytes = bytes;
@@ -144,12 +144,12 @@ impl Function {
         &self.inner.plan.code.functions()[usize::from(self.target.function)].name
     }
 
-    /// The interface by which the library exports it.
+    /// The interface by which the library exports the function.
     pub fn interface(&self) -> Interface {
         self.interface
     }
 
-    /// Whether it may be run twice.
+    /// Whether the function may be run twice.
     pub fn is_idempotent(&self) -> bool {
         self.idempotent
     }
@@ -170,7 +170,7 @@ impl Function {
             OutputSink::Buffer(request.capacity)
         };
         let uses = &mut request.uses;
-        // A timeout is final, so the caller does not miss the memory that is then kept for the worker.
+        // A timeout is final, so the caller no longer needs the memory, which is then kept for the worker.
         let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
         let payload = request.tail.payload(input);
         let mut result = channel.call(&request.target, &payload, sink, timeout, keep, began);
@@ -202,17 +202,17 @@ impl Function {
         self.channel_of_living_lease(limit)
     }
 
-    /// A channel to submit on, of a lease that is not known to be lost. The channel that this thread used last may be of
-    /// a lost lease: it is open until its worker is known to have ended, and the workers of a lost lease end one after
-    /// the other. The first submission of an invocation is not worth the time of that check; a later one is, because a
-    /// second failure by the same loss would use up its last retry.
+    /// A channel to submit on, whose lease is not known to be lost. The channel that this thread used last may be of a
+    /// lost lease: a channel is open until its worker is known to have ended, and the workers of a lost lease end one
+    /// after the other. The first submission of an invocation skips this check, because the check costs time. A later
+    /// submission makes it, because a second failure by the same loss would use up the invocation's last retry.
     pub(crate) fn channel_of_living_lease(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         let (slot, channel) = self.pick_channel(limit)?;
         cache::remember(self.invoker, slot, &channel);
         Ok(channel)
     }
 
-    /// The channel of a slot to submit to, and the slot.
+    /// The number of a slot to submit to, and its channel.
     pub(crate) fn pick_channel(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
         self.inner.check_own()?;
         if !self.resubmits
@@ -224,7 +224,7 @@ impl Function {
         self.inner.pick(self.slot, limit)
     }
 
-    /// Whether there is no reason to look for another slot than the one that this thread used last.
+    /// Whether this channel, which the thread used last, will do: there is no reason to look for another slot.
     #[inline]
     pub(crate) fn suits(&self, channel: &Channel) -> bool {
         self.slot.is_some() || self.inner.slots() == 1 || channel.load(1) == 0

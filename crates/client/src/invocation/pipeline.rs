@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Requests that are written before a slot that may sleep is woken.
 const QUIET_MAX: u32 = 16;
 
-/// Invocations on one slot, results in order: no allocation, no reference count and, while the slot is busy, no
-/// fence for each. Made by [`Function::pipeline`]; `Send`, used by one thread at a time.
+/// Invocations on one slot, whose results are taken in order. An invocation costs no allocation, no reference count
+/// and, while the slot is busy, no fence. Made by [`Function::pipeline`]; `Send`, used by one thread at a time.
 ///
 /// Requests reach a polling slot at once. A sleeping slot is woken by the first request of an idle pipeline, by
 /// every 16th, by [`Pipeline::flush`], and by each wait for a result.
@@ -50,13 +50,13 @@ pub struct Pipeline {
     depth: usize,
     /// Number of requests since the slot was last woken.
     quiet: u32,
-    /// Start of each invocation in flight; only with a timeout, as reading the clock costs.
+    /// Start of each invocation in flight; recorded only if there is a timeout, because reading the clock costs time.
     since: VecDeque<Instant>,
     made_by: ProcessMark,
 }
 
 impl Function {
-    /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
+    /// A pipeline of invocations on one slot: the cheapest way to make many small invocations.
     ///
     /// # Errors
     /// Errors of repairing the slot, if its worker is dead: see [`Pipeline::repair`].
@@ -99,8 +99,8 @@ impl Pipeline {
     /// Starts an invocation. The input must fit a ring entry (`request_bytes` of the lease).
     ///
     /// # Errors
-    /// [`Error::NoCredit`] if the pipeline is full, or other threads use the slot's entries;
-    /// [`Error::InputTooLarge`]; the worker's end, if it has died and results are still to be taken.
+    /// [`Error::NoCredit`] if the pipeline is full, or other threads use the slot's entries; [`Error::InputTooLarge`];
+    /// the error of the worker's end, if the worker has died and results are still to be taken.
     #[inline]
     pub fn push(&mut self, input: &[u8]) -> Result<(), Error> {
         if input.len() > self.function.request_bytes {
@@ -112,7 +112,7 @@ impl Pipeline {
         self.publish(input)
     }
 
-    /// Starts an invocation as [`Pipeline::push`] does, but never waits: if the worker is gone, it gets no other one.
+    /// Starts an invocation as [`Pipeline::push`] does, but never waits: a worker that is gone is not replaced.
     ///
     /// # Errors
     /// Errors of [`Pipeline::push`]; [`Error::NoCredit`] also if the worker is gone.
@@ -146,7 +146,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Wakes the slot, if it sleeps, for the pushed requests.
+    /// Wakes the slot for the pushed requests, if it sleeps.
     pub fn flush(&mut self) {
         self.quiet = 0;
         if !self.made_by.is_foreign() {
@@ -154,8 +154,8 @@ impl Pipeline {
         }
     }
 
-    /// Waits for the oldest result, copies it to `output` and returns its length; `None` if nothing is in flight.
-    /// After an error the next call gives the next result.
+    /// Waits for the oldest result, copies it to `output` and returns its length; returns `None` if nothing is in
+    /// flight. After an error the next call returns the next result.
     #[inline]
     pub fn pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         let Some(&seq) = self.in_flight.front() else {
@@ -181,7 +181,7 @@ impl Pipeline {
                 self.pop(output)
             }
             _ => {
-                // A slot that has gone to sleep must learn of the requests that it has not answered.
+                // A slot that has gone to sleep must be woken for the requests that it has not answered.
                 if self.quiet > 0 {
                     self.flush();
                 }
@@ -190,9 +190,9 @@ impl Pipeline {
         }
     }
 
-    /// Withdraws the latest invocation in flight: it does not run, and gives no result. False if its slot has begun it,
-    /// or if it cannot be withdrawn: over a fabric, without [`Function::withdrawable`], or in a fork of the process that
-    /// made it.
+    /// Withdraws the latest invocation in flight: it does not run, and has no result. Returns `false` if the slot has
+    /// begun the invocation, or if the invocation cannot be withdrawn: over a fabric, without
+    /// [`Function::withdrawable`], or in a fork of the process that made it.
     pub fn withdraw_last(&mut self) -> bool {
         if self.made_by.is_foreign() {
             return false;

@@ -33,7 +33,7 @@ pub(crate) struct UsedMemory {
 }
 
 impl UsedMemory {
-    /// Makes sure that the channel's worker knows all of the memory.
+    /// Registers with the channel's worker all of the memory that is not registered there yet.
     pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
         let mut regions = self.regions.iter();
         regions.try_for_each(|region| region.register(channel.connection()))
@@ -64,7 +64,7 @@ impl UsedMemory {
         self.regions.push(slice.region().clone());
     }
 
-    /// Whether there is anything to keep alive.
+    /// Whether there is no memory to keep alive.
     pub(crate) fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -78,7 +78,7 @@ pub(crate) struct PayloadTail {
 }
 
 impl PayloadTail {
-    /// The payload of the ring entry, given the input bytes.
+    /// The payload of the ring entry, for these input bytes.
     pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
         let input = if self.input_in_ring { input } else { &[] };
         [input, &self.spans]
@@ -163,9 +163,9 @@ impl ChannelRequest {
         })
     }
 
-    /// Prepares for another submission, or for the end, after a failure on this channel. A worker that may still
-    /// run may still write to the output. The library's own memory is then replaced; a buffer of the caller cannot
-    /// be replaced, so `error` is final.
+    /// Prepares for another submission, or for the end, after a failure on this channel. If the worker may still run,
+    /// it may still write to the output. Staged output memory is then replaced; a caller's buffer cannot be replaced,
+    /// so `error` is final.
     pub(crate) fn prepare_retry(
         &mut self,
         channel: &Channel,
@@ -206,8 +206,8 @@ pub(crate) fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
     }
 }
 
-/// The timeout as a request encodes it. 0: none, or too long for 32 bits (71 minutes), which only the client then
-/// enforces.
+/// The timeout as a request encodes it. 0 if there is none, or if it is too long for 32 bits (71 minutes): then only
+/// the client enforces the timeout.
 pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
     timeout.map_or(0, |timeout| {
         u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
@@ -275,7 +275,7 @@ mod tests {
             Span::decode(&spans[Span::BYTES..]).unwrap(),
         );
         assert_eq!((first.length, second.length), (5000, 100_000));
-        // With the span of the output after it, an entry holds less input.
+        // The span of the output follows the input, so an entry has space for less input.
         let request = lay_out(Input::Bytes(&input[..4090]), OutputPlace::Bytes(5000));
         assert!(request.uses.staged_input.is_some());
     }

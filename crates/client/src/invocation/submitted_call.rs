@@ -42,14 +42,14 @@ impl ResultDestination for &mut [u8] {
     }
 }
 
-/// Length of the output, or the error; and the payload of a request that the slot refused because its lease ends.
+/// Length of the output, or the error; and the payload of the request, if the slot refused it because its lease ends.
 pub(crate) type TakenResult = (Result<usize, Error>, Option<Vec<u8>>);
 
-/// An invocation that was submitted to a channel. Its owner reads the result once, or gives it up.
+/// An invocation that was submitted to a channel. Its owner reads the result once, or gives up the invocation.
 pub(crate) struct SubmittedCall {
     pub(crate) channel: Arc<Channel>,
     pub(crate) seq: u64,
-    /// How its entry is shared.
+    /// State in which the ring entry is shared.
     state: EntryState,
     /// Largest number of output bytes.
     pub(crate) capacity: u64,
@@ -57,7 +57,7 @@ pub(crate) struct SubmittedCall {
 
 impl SubmittedCall {
     /// Publishes a request on a channel that `choose` returns and that accepts it. `wait`: limit for waiting for a
-    /// credit or another lease; without it the call does not wait for a credit.
+    /// credit or another lease; if it is `None`, the call does not wait for a credit.
     #[inline]
     pub(crate) fn publish(
         choose: impl Fn(&Function, Option<Duration>) -> Result<Arc<Channel>, Error>,
@@ -118,8 +118,8 @@ impl SubmittedCall {
         self.channel.wait(|_| until, || self.is_done().then_some(()))
     }
 
-    /// The result, if the reply has arrived. Its entry belongs to another invocation afterwards. `staged`: memory of the
-    /// library's own that holds the output.
+    /// Takes the result, if the reply has arrived. Afterwards the entry belongs to another invocation. `staged`: memory
+    /// of the library that contains the output.
     #[inline]
     pub(crate) fn try_result(
         &self,
@@ -179,12 +179,12 @@ impl SubmittedCall {
         self.channel.recall(self.seq)
     }
 
-    /// Withdraws it, if its slot has not begun it; it must then be given up.
+    /// Withdraws the invocation, if its slot has not begun it; after `true` the caller must abandon the invocation.
     pub(crate) fn withdraw(&self) -> bool {
         self.channel.withdraw(self.seq, self.state)
     }
 
-    /// Gives the invocation up; `keep` lives until its reply has come.
+    /// Gives the invocation up; `keep` is dropped after the reply has arrived.
     pub(crate) fn abandon(&self, keep: Option<Box<dyn Any + Send>>) {
         self.channel.abandon(self.seq, self.state, keep);
     }

@@ -27,7 +27,7 @@ pub(crate) type ReadyLease = (Lease, Vec<Arc<Channel>>, ColdPhases);
 /// Reason why there is no lease.
 #[derive(Debug)]
 pub(crate) struct AcquireError {
-    /// The agent that refused, and its node's name for messages; `None`: the manager refused.
+    /// The agent that refused, and its node's name for messages; `None` if the manager refused.
     at: Option<(AgentId, String)>,
     error: Error,
 }
@@ -48,8 +48,8 @@ impl AcquireError {
 
 /// Takes leases with `workers` workers that are ready for their first call: one lease, or, if the options spread the
 /// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it tries
-/// again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that does not go away by
-/// waiting, the others are tried, and the call ends when none is left. Runs on the control thread.
+/// again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that waiting does not
+/// change, the other agents are tried, and the call ends when no agent is left. Runs on the control thread.
 pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
     let start = Instant::now();
     let manager = loop {
@@ -162,7 +162,7 @@ pub(crate) async fn take_or_explain(
     }
 }
 
-/// Whether cores, places or GPUs are short, which other leases hold.
+/// Whether the refusal is for lack of cores, places or GPUs, which other leases hold.
 fn is_full(refusal: &Rejection) -> bool {
     matches!(
         refusal,
@@ -175,7 +175,7 @@ fn is_full(refusal: &Rejection) -> bool {
 
 type Agents = BTreeMap<AgentId, AgentInfo>;
 
-/// The agents in a list, and the order in which they are listed.
+/// The order of the agents in a list, and the agents by their ids.
 fn direct_way(listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
     let listed = listed
         .into_iter()
@@ -185,7 +185,7 @@ fn direct_way(listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
     (order, listed.into_iter().collect())
 }
 
-/// Leaves out agents that were full just now, unless all were.
+/// Announces the agents; marks those that were full just now as full, unless all were.
 fn announce(agents: &Agents, machine: &mut Acquisition, now: Duration) {
     let all = agents.keys().all(|agent| direct::is_avoided(*agent));
     for agent in agents.keys().copied() {
@@ -206,7 +206,7 @@ fn refusal_of(error: &Error) -> Option<Rejection> {
     }
 }
 
-/// A random seed: clients that lose their leases together must not come back together.
+/// A random seed: clients that lose their leases together must not try again at the same times.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

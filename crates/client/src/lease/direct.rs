@@ -1,11 +1,11 @@
 //! Leases from agents directly, without the manager: which agents there are, and which were full just now.
 //!
-//! The list of agents is the manager's, kept for [`FRESH_FOR`]; while the manager is away, the last list stays in
-//! use. Both tables belong to the process, because it may hold many leases.
+//! The list of agents comes from the manager, and is used for [`FRESH_FOR`]; while the manager is away, the last list
+//! stays in use. Both tables belong to the process, because it may hold many leases.
 //!
-//! A manager of the same host sets the time of its socket's file when an agent joins. So a client hears of the agent
-//! without asking: it looks at that time before it uses a list, and every [`LOOK_EVERY`] while it waits. A client on
-//! another host asks for the list again while it waits.
+//! A manager of the same host sets the time of its socket's file when an agent joins. So a client notices a new agent
+//! without a request: the client looks at that time before it uses a list, and every [`LOOK_EVERY`] while it waits. A
+//! client on another host asks for the list again while it waits.
 
 use crate::Error;
 use crate::lease::locked;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Age from which the manager is asked for another list, if it can be reached.
 const FRESH_FOR: Duration = Duration::from_secs(30);
-/// Age from which a waiting client asks for another list, if it is on another host and so is not told of new agents.
+/// Age from which a waiting client on another host asks for another list, because it cannot see that an agent joins.
 const FRESH_WHILE_WAITING: Duration = Duration::from_secs(1);
 /// Interval at which a waiting client looks whether an agent has joined: one system call, which takes a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// Time for which an agent is not asked again if it does not serve clients directly: its operator has to change that.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// Largest number of lists that are kept: one for each manager and identity.
+/// Largest number of lists that are kept; there is one for each manager and identity.
 const LISTS_MAX: usize = 64;
 /// How long the client goes on reporting a direct lease to a manager that is away.
 const VOUCHED_FOR: Duration = Duration::from_secs(3600);
@@ -40,14 +40,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 struct List {
     agents: Vec<AgentInfo>,
     asked: Instant,
-    /// When an agent had last joined, by the manager's socket.
+    /// Time at which an agent had last joined, as the manager's socket shows it.
     joined: Option<SystemTime>,
 }
 
 static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
 static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new();
 
-/// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
+/// The agents that may be asked, the best first: serving agents before suspected ones, then by most free cores.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
     let joined = manager.last_joined();
     let name = manager.name();
@@ -90,7 +90,7 @@ pub(crate) async fn refresh(manager: &ManagerConnection) -> Result<Vec<AgentInfo
     }
 }
 
-/// Waits until `due`; returns the agents at once if another one may have joined meanwhile.
+/// Waits until `due`; returns the agents at once if another agent may have joined meanwhile.
 pub(crate) async fn agents_by(manager: &ManagerConnection, due: Instant) -> Option<Vec<AgentInfo>> {
     let name = manager.name();
     let known = locked(LISTS.get()).get(&name).map(|list| (list.joined, list.asked));
@@ -119,7 +119,7 @@ pub(crate) fn id_of(agent: &AgentInfo) -> Option<AgentId> {
     agent.id.parse().ok()
 }
 
-/// Whether the agent reported just now that asking it is of no use.
+/// Whether the agent has reported just now that another request to it is of no use.
 pub(crate) fn is_avoided(agent: AgentId) -> bool {
     locked(AVOIDED.get())
         .get(&agent)
@@ -139,8 +139,9 @@ pub(crate) fn record_refusal(agent: AgentId, refusal: &Rejection) {
     avoided.insert(agent, now + pause);
 }
 
-/// Reports to the manager that this client holds a lease which an agent granted directly, so that it is billed to
-/// the client's tenant: an agent's word alone bills no tenant. Goes on until the manager has heard it.
+/// Reports to the manager that this client holds a lease which an agent granted directly, so that the lease is billed
+/// to the client's tenant: no tenant is billed on an agent's report alone. Repeats the report until the manager has
+/// received it.
 pub(crate) async fn report_lease(
     manager: ManagerConnection,
     options: Arc<LeaseOptions>,

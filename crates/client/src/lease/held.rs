@@ -56,7 +56,7 @@ impl ColdPhases {
     }
 }
 
-/// How long a release waits until the manager has heard of a direct lease.
+/// How long a release waits until the manager has received the report of a direct lease.
 const VOUCH_LIMIT: Duration = Duration::from_millis(200);
 
 /// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
@@ -67,7 +67,7 @@ pub(crate) struct Lease {
     base: u16,
     workers: Vec<Option<ConnectionGuard>>,
     at: Box<LeaseAddress>,
-    /// The task that reports the lease to the manager, until the manager knows of it.
+    /// The task that reports the lease to the manager; it ends when the manager has received the report.
     vouching: Option<JoinHandle<()>>,
 }
 
@@ -79,7 +79,7 @@ struct LeaseAddress {
     way: Grant,
 }
 
-/// A worker of the agent, and those of its slots that are used.
+/// A worker of the agent, and the slots of it that are used.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerSlots {
     worker: WorkerIndex,
@@ -96,7 +96,7 @@ struct OpenedWorker {
 
 impl Lease {
     /// Takes leases for this many workers, but not from the agents in `without`; loads the code, and opens a channel to
-    /// every slot. On the control thread.
+    /// every slot. Runs on the control thread.
     pub(crate) async fn take(
         plan: &LeasePlan,
         manager: &ManagerConnection,
@@ -142,7 +142,7 @@ impl Lease {
         let Some(not_taken) = failed else {
             return Ok(parts);
         };
-        // The lease needs all of its parts: the others are released.
+        // The lease needs all of its parts, so the parts that are ready are released.
         for (lease, ..) in parts {
             if let Err(error) = lease.release().await {
                 tracing::debug!(%error, "a part of a lease that could not be used was not released");
@@ -170,7 +170,7 @@ impl Lease {
         let acquire = lap();
         let vouched = (options.clone(), Grant::clone(&grant));
         let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
-        // The report goes on if the lease is released before the manager has heard of it.
+        // The report goes on if the lease is released before the manager has received it.
         lease.vouching = Some(tokio::spawn(direct::report_lease(
             manager.clone(),
             vouched.0,
@@ -200,7 +200,7 @@ impl Lease {
         acquire: Duration,
     ) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
-        // Noted before its workers can answer.
+        // The sandbox is noted before the workers can answer.
         plan.note_sandbox(&grant.sandbox);
         let attached = async {
             let reach = plan.options.reach.check_granted(grant.reach.as_ref())?;
@@ -304,7 +304,7 @@ impl Lease {
         Ok((lease, channels, phases))
     }
 
-    /// Loads the code and connects to the workers; returns these in order, and the index of the code's first
+    /// Loads the code and connects to the workers; returns the workers in order, and the index of the code's first
     /// function.
     async fn prepare(
         plan: &LeasePlan,
@@ -317,13 +317,13 @@ impl Lease {
             ..ColdPhases::default()
         };
 
-        // The library restores the state, so no connection may reach a worker before it is loaded.
+        // Loading the library restores the state, so no connection may reach a worker before that.
         let restored = match plan.options.state.is_empty() {
             true => None,
             false => Some(session.shared().load(&plan.code).await?),
         };
-        // Workers are connected and loaded at the same time. The connects go first, so that rings are made on both
-        // sides while the agent loads the library.
+        // Workers are connected and loaded at the same time. The requests for connections are sent first, so that rings
+        // are made on both sides while the agent loads the library.
         let mut opening = JoinSet::new();
         for (worker, home) in homes.iter().enumerate() {
             let opened = Self::open(session.shared().clone(), plan.clone(), home.clone());
@@ -339,7 +339,7 @@ impl Lease {
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {
             let (worker, result) = result.map_err(|error| Error::failed_task(&error))?;
-            // A library that kills its worker is the reason for a failed connection, too.
+            // If loading failed, its error is reported: a library that kills its worker makes the connection fail, too.
             if loaded.is_ok() {
                 opened.insert(worker, result?);
             }
@@ -402,7 +402,7 @@ impl Lease {
 
     /// Number of workers.
     pub(crate) fn workers(&self) -> u16 {
-        // As many as were requested, in 16 bits.
+        // There are as many as were requested, and that number had 16 bits.
         self.workers.len() as u16
     }
 
@@ -433,7 +433,7 @@ impl Lease {
         self.session.shared().revoke(delegation).await
     }
 
-    /// How the lease ended, if it has.
+    /// How the lease ended; `None` if it has not ended.
     pub(crate) fn end(&self) -> Option<SessionEnd> {
         self.session.end()
     }
@@ -444,7 +444,7 @@ impl Lease {
     }
 
     /// Drops a lost lease once all its connections have noticed how they ended: if they were closed earlier, they would
-    /// report to their invocations that the lease was released. On the control thread.
+    /// report to their invocations that the lease was released. Runs on the control thread.
     pub(crate) fn abandon(mut self) {
         tokio::spawn(async move {
             connection::await_ends(self.workers.drain(..).flatten()).await;
@@ -454,10 +454,10 @@ impl Lease {
 
     /// Releases the lease; returns its usage.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
-        // Invocations in flight see a lease that ended.
+        // Invocations in flight fail because the lease ended.
         drop(self.workers);
         if let Some(vouching) = self.vouching {
-            // A process that ends now could not tell the manager any more.
+            // If the process ends now, the report would be lost.
             let _ = tokio::time::timeout(VOUCH_LIMIT, vouching).await;
         }
         self.session.release().await
@@ -471,7 +471,7 @@ async fn give_back(session: Session) {
     }
 }
 
-/// A stopwatch: each call returns the time since the last one.
+/// A stopwatch: each call returns the time since the previous call.
 fn stopwatch() -> impl FnMut() -> Duration {
     let mut last = Instant::now();
     move || std::mem::replace(&mut last, Instant::now()).elapsed()

@@ -1,5 +1,5 @@
-//! Holders of the cores, places or GPUs that a refused request lacks, for the text of the refusal: those that listings
-//! show to this client's user at that time.
+//! Holders of the cores, places or GPUs that a refused request lacks, for the text of the refusal. Only holders that
+//! listings show to this client's user at that time are named.
 
 use crate::Error;
 use crate::lease::direct;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Largest number of holders that a refusal names.
 const NAMED_MAX: usize = 4;
 
-/// Cores of one program's leases, and for how long it has held the first of them.
+/// Cores and GPUs of one program's leases, and the time for which it has held its oldest lease.
 #[derive(Debug, Default)]
 struct Holding {
     cores: usize,
@@ -38,8 +38,8 @@ impl Occupancy {
         })
     }
 
-    /// The refusal with present figures, and whether by these figures there seems to be room; `None` if the refusal has
-    /// another reason than a lack of room.
+    /// The refusal with present figures, and whether these figures show room for the request. Returns `None` if the
+    /// refusal has another reason than a lack of room.
     pub(crate) fn refresh(&self, refusal: &Rejection, options: &LeaseOptions) -> Option<(Rejection, bool)> {
         let most = |of: fn(&AgentInfo) -> u32| self.agents.iter().map(of).max().unwrap_or(0);
         let workers = |agent: &AgentInfo| agent.free_cores / u32::from(options.slots).max(1);
@@ -61,7 +61,7 @@ impl Occupancy {
         Some((refreshed, now >= asked))
     }
 
-    /// The refusal, with the holders of what is held, and with what is offered in all if that is too little.
+    /// The refusal as an error that names the holders, and the total that is offered if that is too little.
     pub(crate) fn explained(&self, refusal: Rejection, options: &LeaseOptions) -> Error {
         let mut holders = self.holders();
         let offered: usize = self.agents.iter().map(|agent| agent.cores.len()).sum();
@@ -137,7 +137,7 @@ impl Holding {
     }
 }
 
-/// Name of the user whose tenant this is; tenants of a site have a name already.
+/// Name of the user of the tenant `uid:N`; the name of another tenant is returned unchanged.
 fn user(tenant: &str) -> String {
     let uid = tenant.strip_prefix("uid:").and_then(|uid| uid.parse().ok());
     let user = uid.and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten());

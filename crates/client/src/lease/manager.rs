@@ -55,7 +55,7 @@ pub(crate) struct ManagerConnection {
 
 /// One HTTP/2 connection for each daemon (and identity), made at first use and again when it breaks.
 static CHANNELS: PerProcess<Mutex<HashMap<String, SiteChannel>>> = PerProcess::new();
-/// Largest number of connections; beyond that, all are made anew.
+/// Largest number of connections in the table; at this number the table is emptied, and all connections are made anew.
 const CHANNELS_MAX: usize = 1024;
 
 fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
@@ -67,7 +67,7 @@ fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChann
 }
 
 impl ManagerConnection {
-    /// The manager that the options name. On the control thread.
+    /// The manager that the options name. Runs on the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
         let site = site_of(options)?;
         let at = match (site, &options.runtime_dir) {
@@ -85,12 +85,12 @@ impl ManagerConnection {
         })
     }
 
-    /// Name that distinguishes this manager, and the identity that asks it, from others.
+    /// Name of this manager together with the identity that asks it; no other such pair has this name.
     pub(crate) fn name(&self) -> String {
         self.at.name()
     }
 
-    /// The agents that the manager knows.
+    /// The agents that are registered with the manager.
     pub(crate) async fn agents(&self) -> Result<Vec<AgentInfo>, Error> {
         let mut client = self.client.clone();
         let list = client.list_agents(Request::new(ListRequest::default()));
@@ -104,7 +104,8 @@ impl ManagerConnection {
         Ok(self.ask(REQUEST_LIMIT, list).await?.leases)
     }
 
-    /// When an agent last joined a manager of this host; `None`: the manager is on another host, or does not run.
+    /// Time at which an agent last joined a manager of this host. Returns `None` if the manager is on another host, or
+    /// does not run.
     pub(crate) fn last_joined(&self) -> Option<SystemTime> {
         let ManagerAddress::SameHost(socket) = &self.at else {
             return None;
@@ -147,7 +148,7 @@ impl ManagerConnection {
         }
     }
 
-    /// Reports that this client holds a lease which an agent granted directly, and for how long already.
+    /// Reports that this client holds a lease which an agent granted directly, and for how long it has held the lease.
     pub(crate) async fn vouch(&self, options: &LeaseOptions, grant: &Grant, held: Duration) -> Result<(), Error> {
         let vouch = VouchRequest {
             lease: grant.lease.clone(),
@@ -175,7 +176,7 @@ impl ManagerConnection {
         Ok(())
     }
 
-    /// Slots that others of the same tenant and job lend.
+    /// Slots that other clients of the same tenant and job lend.
     pub(crate) async fn find_offers(&self, job: String) -> Result<Vec<SlotOffer>, Error> {
         let mut client = self.client.clone();
         let find = client.find_offers(Request::new(FindOffersRequest { job }));
@@ -191,7 +192,7 @@ impl ManagerConnection {
         Ok(())
     }
 
-    /// The site of a manager on another host, with which its agents are reached; `None` for a manager on this host.
+    /// The site of a manager on another host, through which its agents are reached; `None` for a manager on this host.
     pub(crate) fn site(&self) -> Option<&SiteAccess> {
         match &self.at {
             ManagerAddress::SameHost(_) => None,
@@ -214,7 +215,7 @@ impl ManagerConnection {
         }
     }
 
-    /// The error when the transport failed: either no manager is there, or it does not speak to this client.
+    /// The error when the transport failed: either no manager runs, or the manager does not serve this client.
     async fn unavailable(&self, status: Status) -> Error {
         let ManagerAddress::SameHost(socket) = &self.at else {
             return status_error(status);
@@ -248,7 +249,7 @@ impl ManagerConnection {
         Ok(())
     }
 
-    /// Total usage of these leases so far, as the manager knows it.
+    /// Total usage of these leases so far, as the manager has recorded it.
     pub(crate) async fn usage(&self, leases: &[LeaseId]) -> Result<UsageTotals, Error> {
         let list = self.leases().await?;
         let mut used = UsageTotals::default();
@@ -276,8 +277,8 @@ pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Erro
     })?)
 }
 
-/// Addresses of the manager that serves this batch job, with commas between them; empty if it is starting; `None` if
-/// the job has no platform of its own, or this is no job.
+/// Addresses of the manager that serves this batch job, with commas between them; empty if the manager is starting.
+/// Returns `None` if the job has no platform of its own, or if this process belongs to no job.
 pub fn job_managers() -> Result<Option<String>, Error> {
     let Some(folder) = JobFolder::in_use() else {
         return Ok(None);

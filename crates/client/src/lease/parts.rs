@@ -23,7 +23,7 @@ struct LeasePart {
     workers: u16,
     /// The lease that the part holds, or held last.
     lease: Mutex<LeaseId>,
-    /// Held by the task that repairs the part, also while it waits for the agent: no two tasks repair it.
+    /// Locked by the task that repairs the part, also while the task waits for the agent: no two tasks repair the part.
     holding: tokio::sync::Mutex<PartState>,
 }
 
@@ -64,7 +64,7 @@ impl LeasePart {
         }
     }
 
-    /// Workers of a lost part that were not replaced with the others.
+    /// The workers of a lost part that were not replaced when the others were.
     fn lost(first: u16, workers: u16, of: &Self, reason: EndReason) -> Self {
         Self {
             first,
@@ -110,7 +110,7 @@ impl Parts {
         locked(&self.parts).iter().find(|part| part.has(worker)).cloned()
     }
 
-    /// The first worker, from this one on, that begins a part; the number of workers if none does.
+    /// The first worker that begins a part, searched from `worker` on; the number of workers if none does.
     pub(crate) fn first_from(&self, worker: usize) -> u16 {
         let parts = locked(&self.parts);
         let next = parts.iter().find(|part| usize::from(part.first) >= worker);
@@ -167,7 +167,7 @@ impl Parts {
         self.end_from(0, close_channels).await
     }
 
-    /// Releases the leases of the workers from `first` on, and forgets them; others may be taken.
+    /// Releases the leases of the workers from `first` on, and removes these parts; other leases may be taken later.
     pub(crate) async fn suspend(&self, first: u16, close_channels: impl Fn()) -> Result<(), Error> {
         let ended = self.end_from(first, close_channels).await;
         locked(&self.parts).retain(|part| part.first < first);
@@ -180,7 +180,7 @@ impl Parts {
     /// Ends the parts of the workers from `first` on.
     async fn end_from(&self, first: u16, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         let (mut releasing, mut last) = (JoinSet::new(), None);
-        // Repeated until a pass finds no lease: others may have replaced a part while this task waited for it.
+        // Repeated until a pass finds no lease: another task may have replaced a part while this task waited for it.
         loop {
             let mut any = false;
             for part in self.all().iter().filter(|part| part.first >= first) {
@@ -226,8 +226,8 @@ pub(crate) struct SlotLoan {
 }
 
 impl LeasedSlots {
-    /// Lends slots to peers; all are on one agent. `lasts`: time limit, at least 1 ms; `None`: as long as the
-    /// lease lasts.
+    /// Lends slots of one agent to peers. `lasts`: time limit, at least 1 ms; if it is `None`, the loan lasts as long
+    /// as the lease.
     pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<SlotLoan, Error> {
         let each = usize::from(self.plan.options.slots);
         let no_such = |index: usize| Error::NoSuchSlot {
@@ -279,7 +279,7 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     }
 }
 
-/// Phases of the slower of two cold starts, with the access that both grants have in common, and what either hides.
+/// Phases of the slower of two cold starts, with the access that both grants allow, and the folders that either hides.
 fn slower(one: ColdPhases, other: ColdPhases) -> ColdPhases {
     let reach = one.reach.clone().of_both(&other.reach);
     let hidden = [&one.hidden[..], &other.hidden].concat();

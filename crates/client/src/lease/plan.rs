@@ -19,9 +19,9 @@ pub(crate) struct LeasePlan {
     pub(crate) doorbell: Arc<Doorbell>,
     /// Called when another client wants the lease's cores.
     pub(crate) wanted: Arc<RoomNotice>,
-    /// Names this invoker to the manager while it waits for a lease.
+    /// Identifies this invoker to the manager while the invoker waits for a lease.
     waiting: u64,
-    /// Whether a lease so far had its workers in sandboxes that are to confine their code.
+    /// Whether a lease so far had its workers in sandboxes that are to confine code.
     confined: Arc<AtomicBool>,
 }
 
@@ -63,7 +63,7 @@ impl LeasePlan {
         }
     }
 
-    /// Whether workers of a lease so far were in sandboxes that are to confine their code.
+    /// Whether workers of a lease so far were in sandboxes that are to confine code.
     pub(crate) fn is_confined(&self) -> bool {
         self.confined.load(Ordering::Acquire)
     }

@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 const CREDIT_LOOK: Duration = Duration::from_millis(1);
 /// How long dropping an invoker waits for the agent to end the lease.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
-/// How long a slot is left alone after it could not be repaired in the background.
+/// How long a slot is not repaired again after a repair in the background has failed.
 const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 /// Number of unanswered invocations up to which slots are compared when all are busy.
 const LOAD_COMPARED: u64 = 16;
 
-/// A slot of the lease: it stays when its worker or the lease are replaced.
+/// A slot of the lease: it stays when its worker or its lease is replaced.
 #[derive(Default)]
 struct Slot {
-    /// `None`: the slot's worker was not granted yet.
+    /// `None` if the slot's worker was not granted yet.
     channel: RwLock<Option<Arc<Channel>>>,
     /// Whether the slot is being repaired in the background.
     repairing: AtomicBool,
@@ -43,9 +43,9 @@ pub(crate) struct LeasedSlots {
     pub(crate) plan: LeasePlan,
     /// All slots that were requested, granted or not.
     slots: Box<[Slot]>,
-    /// Number of granted slots: they are the first ones.
+    /// Number of granted slots, which are the first in `slots`.
     granted: AtomicUsize,
-    /// Held by the task that asks for missing workers.
+    /// Locked by the task that asks for missing workers.
     pub(crate) completing: tokio::sync::Mutex<()>,
     pub(crate) parts: Parts,
     pub(crate) staging: Arc<Staging>,
@@ -89,7 +89,7 @@ impl LeasedSlots {
         self.made_by.is_foreign()
     }
 
-    /// Fails in a fork of the process that has the leases: what it sent would be taken for the parent's.
+    /// Fails in a fork of the process that has the leases: messages of the fork would be taken for the parent's.
     #[inline]
     pub(crate) fn check_own(&self) -> Result<(), Error> {
         match self.is_foreign() {
@@ -111,7 +111,8 @@ impl LeasedSlots {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        // Acquire pairs with the release in `append`: a thread that sees a slot counted finds its channel.
+        // Acquire pairs with the release in `append`: a thread that sees the number also sees the channels of these
+        // slots.
         self.granted.load(Ordering::Acquire)
     }
 
@@ -130,8 +131,8 @@ impl LeasedSlots {
         self.granted.store(end, Ordering::Release);
     }
 
-    /// Releases the leases whose slots are all from this one on, and forgets their slots; waits until nothing asks for
-    /// missing workers.
+    /// Releases the leases whose slots are all numbered `first` or higher, and removes their slots; waits until no task
+    /// asks for missing workers.
     pub(crate) async fn suspend(self: Arc<Self>, first: usize) -> Result<(), Error> {
         let _alone = self.completing.lock().await;
         let slots = usize::from(self.plan.options.slots);
@@ -142,7 +143,7 @@ impl LeasedSlots {
     }
 
     /// The channel of a slot, if it is open. A lost lease closes all its channels, but not at the same moment: so a
-    /// channel of a doomed connection does not count as open.
+    /// channel whose connection is doomed is not returned either.
     pub(crate) fn open_channel(&self, slot: usize) -> Option<Arc<Channel>> {
         let channel = self.slots[slot].channel.read().unwrap_or_else(PoisonError::into_inner);
         let usable = |channel: &&Arc<Channel>| !channel.is_closed() && !channel.connection().is_doomed();
@@ -169,9 +170,9 @@ impl LeasedSlots {
         }
     }
 
-    /// Picks a channel to invoke on: that of the given slot, or else of the first idle slot, beginning with the one
-    /// that this thread used last; if all are busy, of the least busy. Repairs the slot if needed, and waits for
-    /// that at most `limit`.
+    /// Picks a channel to invoke on. If a slot is given, picks its channel. Otherwise picks the channel of the first
+    /// idle slot, beginning with the slot that this thread used last, or of the least busy slot if all are busy.
+    /// Repairs the slot if needed, and waits at most `limit` for the repair.
     pub(crate) fn pick(
         self: &Arc<Self>,
         slot: Option<usize>,
@@ -215,7 +216,8 @@ impl LeasedSlots {
         repaired.unwrap_or_else(|| Err(Error::deadline(limit, RunCertainty::No)))
     }
 
-    /// Starts to repair a slot, so that a later call finds it open. Ends when the last handle to the slots is dropped.
+    /// Starts to repair a slot, so that a later call finds it open. The repair ends when the last handle to the slots
+    /// is dropped.
     pub(crate) fn repair_in_background(self: &Arc<Self>, slot: usize) {
         let state = &self.slots[slot];
         let now = self.start.elapsed();

@@ -1,5 +1,5 @@
-//! Grants without a session yet. No other party gives such a lease back before its attach window is over, so each is
-//! released when its client drops it.
+//! Grants without a session yet. No other party releases the lease of such a grant before its attach window is over, so
+//! the lease is released when the client drops the grant.
 
 use crate::Error;
 use crate::control::Control;
@@ -8,11 +8,11 @@ use hotlease_wire::grpc::Grant;
 use std::future::Future;
 use std::ops::Deref;
 
-/// A grant that no session was made of. Dropping it releases its lease in the background.
+/// A grant for which no session was made. Dropping it releases its lease in the background.
 pub(crate) struct UnattachedGrant {
     grant: Grant,
     manager: ManagerConnection,
-    /// Whether dropping it releases the lease.
+    /// Whether dropping the grant releases the lease.
     is_ours: bool,
 }
 
@@ -25,8 +25,9 @@ impl UnattachedGrant {
         }
     }
 
-    /// Asks for a grant. If the caller stops waiting, the request goes on alone, and its grant is released: if it were
-    /// cancelled while its answer is on its way, a lease would be left that no client knows. On the control thread.
+    /// Asks for a grant. If the caller stops waiting, the request goes on without it, and the grant is released: if the
+    /// request were cancelled while its answer is on its way, the granted lease would have no client. Runs on the
+    /// control thread.
     pub(crate) async fn ask(
         manager: &ManagerConnection,
         answer: impl Future<Output = Result<Grant, Error>> + Send + 'static,
@@ -36,7 +37,8 @@ impl UnattachedGrant {
         asking.await.map_err(|error| Error::failed_task(&error))?
     }
 
-    /// Number of its workers; a manager that does not know parts grants all that are requested.
+    /// Number of the grant's workers; a manager that does not support parts states none, and grants all that are
+    /// requested.
     pub(crate) fn workers_of(&self, asked: u16) -> u16 {
         match u16::try_from(self.grant.workers) {
             Ok(workers @ 1..) => workers,
@@ -53,13 +55,13 @@ impl UnattachedGrant {
             .collect()
     }
 
-    /// Returns the grant. The caller has made a session of it, with whose end the lease ends.
+    /// Returns the grant, for which the caller has made a session: the lease ends with that session.
     pub(crate) fn attached(mut self) -> Grant {
         self.is_ours = false;
         std::mem::take(&mut self.grant)
     }
 
-    /// Releases the lease, and waits for that.
+    /// Releases the lease, and waits until that is done.
     pub(crate) async fn release(mut self) {
         self.is_ours = false;
         release(self.manager.clone(), std::mem::take(&mut self.grant)).await;

@@ -1,4 +1,4 @@
-//! Watching several invocations at once: which has a result.
+//! Watch of several invocations at once: which of them has a result.
 
 use super::Pipeline;
 use crate::Error;
@@ -6,8 +6,8 @@ use crate::channel::Channel;
 use std::fmt;
 use std::sync::Arc;
 
-/// An invocation in flight, for a caller that does not hold its pipeline or future. `Send + Sync`; keeps the memory
-/// of the channel, but neither lease nor worker.
+/// An invocation in flight, for a caller that does not hold its pipeline or future. `Send + Sync`. Keeps the channel's
+/// memory alive, but neither the lease nor the worker.
 #[derive(Clone)]
 pub struct AwaitedCall {
     pub(crate) channel: Arc<Channel>,
@@ -19,14 +19,14 @@ impl AwaitedCall {
         Self { channel, seq }
     }
 
-    /// Whether [`Pipeline::try_pop`] has a result for it: an output, or the error of a worker that is gone. (If its
-    /// future is submitted again after that, the future is another invocation.)
+    /// Whether [`Pipeline::try_pop`] has a result for this invocation: an output, or the error of a worker that is
+    /// gone. (If a future submits its call again after that, the future waits for another invocation.)
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.channel.is_answered(self.seq) || self.channel.is_closed()
     }
 
-    /// Whether its worker is a process of this node.
+    /// Whether the invocation's worker is a process of this node.
     pub fn is_near(&self) -> bool {
         self.channel.port().is_none()
     }
@@ -45,19 +45,19 @@ impl Pipeline {
         Some(AwaitedCall::new(self.channel.clone(), seq))
     }
 
-    /// Whether the worker uses buffers of this process in place: it is reached through shared memory.
+    /// Whether the worker uses buffers of this process in place, because it is reached through shared memory.
     pub fn shares_memory(&self) -> bool {
         self.channel.port().is_none()
     }
 
-    /// Whether the worker is gone. Each invocation in flight is still to be popped, with its error; then
+    /// Whether the worker is gone. Each invocation in flight must still be popped, and yields its error; then
     /// [`Pipeline::repair`], or the next push, gets another worker.
     pub fn is_closed(&self) -> bool {
         self.channel.is_closed()
     }
 
-    /// Replaces a worker that is gone. Waits for the new worker, also beyond the timeout of the pipeline's
-    /// invocations; none may be in flight. Does nothing while the worker lives.
+    /// Replaces a worker that is gone. Waits for the new worker, also beyond the timeout of the pipeline's invocations.
+    /// No invocation may be in flight. Does nothing while the worker lives.
     ///
     /// # Errors
     /// Errors of taking a new lease, and the error of the oldest invocation in flight, if there is one.

@@ -1,5 +1,5 @@
-//! Repair of slots: a worker that died is connected to again, a lost lease is replaced, and workers that were missing are
-//! taken later. All of it ends when the invoker is deallocated or dropped.
+//! Repair of slots: a worker that died is connected to again, a lost lease is replaced, and workers that were missing
+//! are taken later. Each repair ends when the invoker is deallocated or dropped.
 
 use super::{LeasePart, LeasedSlots, PartState, ended_error};
 use crate::Error;
@@ -19,8 +19,8 @@ impl LeasedSlots {
     /// Opens a slot's channel again, on a new incarnation of its worker or on a new lease; returns the channel. Waits
     /// for another task that repairs the same part.
     ///
-    /// It ends with an error as soon as the invoker is deallocated. While it waits, it does not keep the slots alive: an
-    /// invoker that is dropped meanwhile would otherwise still get a lease.
+    /// It ends with an error as soon as the invoker is deallocated. While it waits, it does not keep the slots alive:
+    /// otherwise an invoker that is dropped meanwhile would still get a lease.
     pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
         let slots = usize::from(self.plan.options.slots);
         let worker = (slot / slots) as u16;
@@ -56,7 +56,7 @@ impl LeasedSlots {
                 };
                 let reason = match over {
                     SessionEnd::Lease { reason, .. } => reason,
-                    // The agent is gone, and the lease with it; an agent that comes back has another boot.
+                    // The agent is gone, and the lease with it; an agent that starts again has another boot.
                     SessionEnd::Lost => EndReason::AgentStopping,
                 };
                 if let PartState::Lease(lease) = std::mem::replace(&mut *holding, PartState::Ended(reason)) {
@@ -125,8 +125,9 @@ impl LeasedSlots {
         late.map_or(Ok(()), Err)
     }
 
-    /// Replaces a lost part by other leases: by a single one if some agent has room for all of its workers. If fewer are
-    /// enough, as many of them as there is room for. Returns no channel if the slot's worker is not among these.
+    /// Replaces a lost part by other leases: by a single lease if one agent has room for all workers of the part. If
+    /// the options accept fewer workers, as many of them are replaced as there is room for. Returns no channel if the
+    /// slot's worker is not among the replaced ones.
     async fn replace_part(
         self: Arc<Self>,
         (part, holding, reason): (&LeasePart, &mut PartState, EndReason),
@@ -166,7 +167,7 @@ impl LeasedSlots {
         }
         let end = part.first + part.workers;
         if first < end {
-            // Its slots keep their numbers. Those without a worker are a part that is still lost.
+            // The slots keep their numbers. Slots without a worker form a part that is still lost.
             news.push(LeasePart::lost(first, end - first, part, reason));
         }
         match <[LeasePart; 1]>::try_from(news) {
@@ -199,7 +200,7 @@ impl LeasedSlots {
         }
     }
 
-    /// Stores the channels of the workers from this one on; returns the channel of `slot`.
+    /// Stores the channels of the workers from `worker` on; returns the channel of `slot`.
     fn put_all(&self, worker: u16, channels: Vec<Arc<Channel>>, slot: usize) -> Result<Arc<Channel>, Error> {
         let first = usize::from(worker) * usize::from(self.plan.options.slots);
         let wanted = slot.checked_sub(first).and_then(|at| channels.get(at).cloned());
@@ -210,7 +211,7 @@ impl LeasedSlots {
     }
 }
 
-/// Connects to a worker again; once more if that worker closed the connection: it may have died meanwhile.
+/// Connects to a worker again. Tries once more if the worker closed the connection, because it may have died meanwhile.
 async fn reconnect(lease: &mut Lease, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
     match lease.reconnect(worker).await {
         Err(Error::Refused(Rejection::Unavailable { .. })) if lease.end().is_none() => lease.reconnect(worker).await,
@@ -218,8 +219,8 @@ async fn reconnect(lease: &mut Lease, worker: u16) -> Result<Vec<Arc<Channel>>, 
     }
 }
 
-/// End of the session that a failure to reconnect implies, if it implies one; the event that reports it may be still to
-/// come.
+/// End of the session, if the failure to reconnect implies that it has ended; the event that reports the end may arrive
+/// later.
 async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
     match error {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
