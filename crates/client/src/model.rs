@@ -173,8 +173,8 @@ impl Model {
         seconds(self.remote(work, tasks, slots))
     }
 
-    /// How many tasks to keep and how many to send to this many slots, so that the sent ones are back when the kept
-    /// ones are done: the caller never waits, and keeps no task that it could have given away.
+    /// How many tasks to keep and how many to send to this many slots, so that the results of the sent tasks are back
+    /// when the kept tasks are done: the caller never waits, and keeps no task that it could have sent.
     ///
     /// With one slot and `T_local`, `T_inv` as in the rFaaS paper of 2021, equation 1, this means keeping at least
     /// `T_inv / T_local` tasks.
@@ -185,8 +185,8 @@ impl Model {
         // Sending does not pay if it costs the caller more than the task itself.
         let mut remote = 0;
         if slots > 0 && overhead < local_time {
-            // Each further sent task makes the slots end later and the caller earlier: search the last one that
-            // fits.
+            // Each further sent task makes the slots end later and the caller earlier: search for the largest number
+            // that fits.
             let mut most = work.tasks;
             while remote < most {
                 let middle = remote + (most - remote).div_ceil(2);
@@ -225,8 +225,8 @@ impl Model {
 }
 
 impl Invoker {
-    /// How many of some tasks to keep and how many to send to the slots of this invoker; see [`Model::plan`]. The
-    /// model must be of a channel of this invoker, or of one over the same transport.
+    /// How many of some tasks to keep and how many to send to the slots of this invoker; see [`Model::plan`]. The model
+    /// must describe a channel of this invoker, or a channel over the same transport.
     pub fn plan(&self, model: &Model, work: &Work) -> WorkPlan {
         model.plan(work, self.slots())
     }
@@ -243,8 +243,8 @@ pub(crate) fn median_of(runs: usize, mut run: impl FnMut() -> Result<Duration, E
     Ok(seconds(median(&times.collect::<Result<Vec<_>, Error>>()?)))
 }
 
-/// A line through points by the median of all slopes (Theil and Sen), which outliers do not bend. Returns its value
-/// at 0 in seconds, and seconds for each byte. Neither is negative.
+/// Fits a line to points by the median of all slopes (Theil and Sen), which outliers do not bend. Returns the line's
+/// value at 0 in seconds, and its slope in seconds for each byte. Neither is negative.
 fn line(points: &[(usize, Duration)]) -> (f64, f64) {
     let points: Vec<(f64, f64)> = points
         .iter()

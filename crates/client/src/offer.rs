@@ -1,8 +1,8 @@
 //! Slots that the holder of a lease lends to its peers: the other ranks of its job, for instance.
 //!
-//! The agent mints a token for them; only the agent knows the key. With the token a peer connects to these slots
-//! and invokes what the holder has loaded. A peer cannot load, renew, release or lend further. The holder pays for
-//! the usage.
+//! The agent makes a token for these slots, with a key that only the agent has. With the token a peer connects to these
+//! slots and invokes the functions that the holder has loaded. A peer cannot load, renew, release or lend further. The
+//! holder pays for the usage.
 
 use crate::code::Code;
 use crate::control::Control;
@@ -27,13 +27,13 @@ use std::time::{Duration, Instant};
 
 /// First bytes of an invitation's text.
 const PREFIX: &str = "hotlease-slots:";
-/// Largest number of bytes of an invitation's text; it holds a token, two addresses and some names.
+/// Largest number of bytes of an invitation's text, which contains a token, two addresses and some names.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Everything that a peer needs to use lent slots: their addresses, and the token. Its text ([`fmt::Display`],
-/// [`FromStr`]) goes to peers by the program's own means, an MPI message for instance.
+/// Everything that a peer needs to use lent slots: their addresses, and the token. The program itself passes the text
+/// ([`fmt::Display`], [`FromStr`]) to peers, in an MPI message for instance.
 ///
-/// It is a secret: any process of the same tenant that has it may invoke. Keep it out of logs and off command
+/// The text is a secret: any process of the same tenant that has it may invoke. Keep it out of logs and off command
 /// lines.
 #[derive(Clone, PartialEq)]
 pub struct Invitation {
@@ -99,8 +99,8 @@ impl FromStr for Invitation {
     }
 }
 
-/// Lent slots. The loan lasts until [`Offer::revoke`], until its time is over, or until the lease ends; dropping
-/// the offer does not end it.
+/// Lent slots. The loan lasts until [`Offer::revoke`], until its time is over, or until the lease ends; dropping the
+/// offer does not end the loan.
 pub struct Offer {
     holder: Weak<LeasedSlots>,
     lease: LeaseId,
@@ -120,12 +120,12 @@ impl Offer {
     }
 
     /// Publishes the offer at the manager, under the name of the job that the lease belongs to
-    /// ([`LeaseOptions::job`]), so that the other ranks find it with [`Invitation::find`]. The manager forgets it
+    /// ([`LeaseOptions::job`]), so that the other ranks find it with [`Invitation::find`]. The manager drops the offer
     /// when the lease ends, when the manager is restarted, and when the offer is revoked.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager does
-    /// not know. If an agent granted the lease directly, the manager learns of it soon after the grant.
+    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager has
+    /// not recorded. If an agent granted the lease directly, the manager records it soon after the grant.
     pub fn publish(&self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {
             return Err(Rejection::UnknownLease.into());
@@ -145,8 +145,8 @@ impl Offer {
         Ok(())
     }
 
-    /// Takes the slots back. Peers' invocations that have not begun do not run; a running function goes on to its
-    /// end without its peer. In both cases the peers get [`Error::LeaseEnded`] with
+    /// Takes the slots back. Peers' invocations that have not begun do not run; a function that is running continues to
+    /// its end, but its result is lost. In both cases the peers get [`Error::LeaseEnded`] with
     /// [`EndReason::TakenBack`](crate::EndReason::TakenBack).
     ///
     /// # Errors
@@ -180,9 +180,9 @@ impl fmt::Debug for Offer {
 }
 
 impl Invoker {
-    /// Lends slots to peers of the same tenant, which [`Invoker::join`] with the offer's invitation, for as long as
-    /// `lasts`, or (`None`) as long as the lease. The holder may go on using the slots; a slot runs one invocation
-    /// at a time. One lease has at most 64 offers at a time, with 64 peers each.
+    /// Lends slots to peers of the same tenant, which [`Invoker::join`] with the offer's invitation. The loan lasts for
+    /// `lasts`, or as long as the lease if `lasts` is `None`. The holder may go on using the slots; a slot runs one
+    /// invocation at a time. One lease has at most 64 offers at a time, with 64 peers each.
     ///
     /// # Errors
     /// [`Error::NoSuchSlot`]; [`Error::Options`] for no slots, or for slots of several agents: make one offer for
@@ -210,14 +210,14 @@ impl Invoker {
         })
     }
 
-    /// Connects to slots that the holder of another lease lends, and on which it has loaded the same code. Of the
-    /// options, only those about calls count: the number of workers and slots, and the lease itself, are the holder's.
-    /// When the holder takes the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is
-    /// taken.
+    /// Connects to slots that the holder of another lease lends, and on which it has loaded the same code. Only the
+    /// options about calls have an effect: the holder has decided the number of workers and slots, and all else about
+    /// the lease. When the holder takes the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other
+    /// lease is taken.
     ///
     /// # Errors
     /// [`Error::Refused`] if the invitation is not valid (any more), or if the holder has not loaded this code;
-    /// [`Error::NotRunning`] if its agent is gone.
+    /// [`Error::NotRunning`] if the agent is gone.
     pub fn join(code: &Code, invitation: &Invitation, options: LeaseOptions) -> Result<Self, Error> {
         let options = LeaseOptions {
             workers: 1,

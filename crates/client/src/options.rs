@@ -54,7 +54,7 @@ pub enum Sharing {
 /// How the client waits for a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
-    /// Spins until the reply is there: lowest latency, one core busy. Slow where other threads want that core.
+    /// Spins until the reply has arrived: lowest latency, one core busy. Slow if other threads want that core.
     Spin,
     /// Spins for up to 100 us, less if recent calls took longer than that or other threads want the core, then sleeps.
     /// Default.
@@ -78,41 +78,42 @@ pub struct LeaseOptions {
     pub slots: u16,
     /// Whether the manager or the agents are asked for the lease. Default: the manager.
     pub placement: Placement,
-    /// Number of agents over which the workers may be spread; all on one if agents are asked directly. Default: all
-    /// on one.
+    /// Number of agents over which the workers may be spread. Agents that are asked directly grant all workers on one
+    /// agent. Default: all on one agent.
     pub spread: Spread,
     /// Limit on the memory of each worker, with the processes that it starts, bytes; 0: the node's share. Default: 0.
     pub memory_bytes: u64,
-    /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at
-    /// most 64.
+    /// GPUs of each worker: counted devices; functions find the numbers of their worker's devices in `$HOTLEASE_GPUS`.
+    /// Default: 0; at most 64.
     pub gpus: u16,
-    /// Kind of sandbox that isolates the functions: `process`, `namespace`, `container` or `microvm`; empty: what
-    /// the site has for this tenant. Not every node has each kind, and a site may refuse a weaker kind than its
-    /// own. Default: empty.
+    /// Kind of sandbox that isolates the functions: `process`, `namespace`, `container` or `microvm`; empty: the kind
+    /// that the site has set for this tenant. Not every node has each kind, and a site may refuse a weaker kind than
+    /// its own. Default: empty.
     pub sandbox: String,
     /// Resources beyond the sandbox that the functions may use. Default: none.
     pub reach: Reach,
-    /// Environment variables of the workers, by name. They are there before a library is loaded, and replace inherited
-    /// ones of the same name; `LD_PRELOAD` and the like act on the worker alone, in its sandbox. Names are letters,
-    /// digits and `_`, and do not begin with `HOTLEASE_`; at most 256, and 64 KiB. Not for secrets. Default: none.
+    /// Environment variables of the workers, by name. They are set before a library is loaded, and replace inherited
+    /// variables of the same name; `LD_PRELOAD` and the like act on the worker alone, in its sandbox. Names are
+    /// letters, digits and `_`, and do not begin with `HOTLEASE_`; at most 256, and 64 KiB. Not for secrets. Default:
+    /// none.
     pub variables: BTreeMap<String, String>,
-    /// A name for the state that functions leave in the lease's one worker and slot. It is saved when the lease
-    /// ends, and restored by the next lease of this tenant, program and name, on any node with the same swap
-    /// directory. The library (`HOTLEASE_STATE_SAVE` in `hotlease/function.h`) or a Python module defines how.
-    /// Default: empty, nothing is kept.
+    /// A name for the state that functions leave in the lease's one worker and slot. The state is saved when the lease
+    /// ends, and restored by the next lease of this tenant, program and name, on any node with the same swap directory.
+    /// The library (`HOTLEASE_STATE_SAVE` in `hotlease/function.h`) or a Python module defines how state is saved.
+    /// Default: empty, no state is saved.
     pub state: String,
     /// Whether slots have cores of their own. Default: exclusive.
     pub sharing: Sharing,
-    /// On shared cores: whether an invocation for which no slot has a core waits until one has, or until its
-    /// deadline. Otherwise it fails with [`Error::NoCore`] once each worker has refused it; if a core of the node idles,
-    /// a worker is then moved there within a second. Default: true.
+    /// On shared cores: whether an invocation for which no slot has a core waits until a slot gets a core, or until the
+    /// deadline. If `false`, the invocation fails with [`Error::NoCore`] once each worker has refused it; if a core of
+    /// the node idles, a worker is then moved to that core within a second. Default: true.
     pub wait_for_core: bool,
     /// How slots wait; on shared cores always warm. Default: adaptive.
     pub polling: Polling,
-    /// Longest time that a slot polls after its last invocation, in real time. It is billed as hot time. Default: 1
-    /// ms, which covers arrival gaps up to a few hundred microseconds without a wake-up. With [`Polling::Hot`] and
-    /// 1 s or more, a slot that is reached over a fabric sets up nothing to sleep on, which makes it faster; if it
-    /// does sleep, it wakes every 50 us to look.
+    /// Longest time that a slot polls after its last invocation, in real time. It is billed as hot time. Default: 1 ms,
+    /// which covers arrival gaps up to a few hundred microseconds without a wake-up. With [`Polling::Hot`] and 1 s or
+    /// more, a slot that is reached over a fabric sets up nothing to sleep on, which makes it faster; if the slot does
+    /// sleep, it wakes every 50 us to look for requests.
     pub hot_budget: Duration,
     /// How long the lease lives without renewal; the library renews it. Default: 5 s; 100 ms to 1 h.
     pub ttl: Duration,
@@ -120,18 +121,19 @@ pub struct LeaseOptions {
     pub timeout: Option<Duration>,
     /// Invocations in flight on one slot: a power of two. Default: 64; at most 4096.
     pub depth: u32,
-    /// Input bytes that travel in the ring. Larger inputs are staged in registered memory by the library.
-    /// Default: 8128, with its header two pages; 64 to 4 MiB.
+    /// Largest input in bytes that is sent through the ring. Larger inputs are staged in registered memory by the
+    /// library. Default: 8128, which is two pages with the header; 64 to 4 MiB.
     pub request_bytes: u32,
-    /// Output bytes that travel in the ring, and the output capacity of calls that do not set another. Default:
-    /// 8128, with its header two pages; 64 to 4 MiB.
+    /// Largest output in bytes that is sent through the ring, and the output capacity of calls that do not set another.
+    /// Default: 8128, which is two pages with the header; 64 to 4 MiB.
     pub reply_bytes: u32,
-    /// Buffers that a worker knows at a time, including those of the library for large inputs and outputs. Beyond
-    /// that, buffers not used lately are closed, and registered again by their next use. Default: 1024, which is
-    /// the most.
+    /// Largest number of buffers that are registered with a worker at a time, including those of the library for large
+    /// inputs and outputs. Beyond that, buffers not used lately are closed, and registered again by their next use.
+    /// Default: 1024, which is also the maximum.
     pub registered_buffers: u32,
-    /// Bytes of buffers that a worker knows at a time, over a fabric; most network cards need such memory locked.
-    /// (On one node nothing is locked, and only the number counts.) Default: 16 GiB.
+    /// Largest number of bytes of buffers that are registered with a worker at a time, over a fabric; most network
+    /// cards need such memory locked. (On one node nothing is locked, and only the number of buffers is limited.)
+    /// Default: 16 GiB.
     pub registered_bytes: u64,
     /// How the client waits for a reply. Default: adaptive.
     pub completion: Completion,
@@ -142,12 +144,12 @@ pub struct LeaseOptions {
     /// it expired. Invocations that had not run, and those that may run again, are then sent to the new lease.
     /// Default: true.
     pub replace_lease: bool,
-    /// Whether the library renews the lease until it is released. Otherwise the lease ends after its `ttl`, counted
-    /// from when its workers are ready, and is not replaced: calls fail with [`Error::LeaseEnded`]. Default: true.
+    /// Whether the library renews the lease until it is released. Otherwise the lease ends when its `ttl` has passed
+    /// since its workers were ready, and is not replaced: calls fail with [`Error::LeaseEnded`]. Default: true.
     pub renew_lease: bool,
-    /// How long the library looks for another lease after one was lost, with pauses that grow up to 1 s; an invocation waits
-    /// for it no longer than its own timeout. 0: one attempt. Where batch jobs take nodes, these come back after minutes or
-    /// hours: `Duration::MAX` waits without a limit. Default: 5 s.
+    /// How long the library looks for another lease after one was lost, with pauses that grow up to 1 s; an invocation
+    /// waits for the new lease no longer than its own timeout. 0: one attempt. If batch jobs take nodes, the nodes come
+    /// back after minutes or hours: `Duration::MAX` waits without a limit. Default: 5 s.
     pub move_within: Duration,
     /// How long the library waits for the first lease if there is no room, with pauses that grow. A refusal that
     /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve or
@@ -169,7 +171,7 @@ pub struct LeaseOptions {
     /// Default (`None`): `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
     /// `~/.config/hotlease/identity`.
     pub identity: Option<PathBuf>,
-    /// Credential shown to a manager on another host instead of an identity. Default (`None`): the one that
+    /// Credential shown to a manager on another host instead of an identity. Default (`None`): the credential that
     /// `$HOTLEASE_KEY_FILE`, `$HOTLEASE_TOKEN_FILE` or `$HOTLEASE_MUNGE` names, if `identity` is not set.
     pub credential: Option<Credential>,
     /// The site's `ca.pem`, the authority to trust without an identity. Default (`None`): `$HOTLEASE_CA_FILE`, else
@@ -190,25 +192,26 @@ pub enum Placement {
     /// The manager.
     #[default]
     Managed,
-    /// The agents themselves, in a random order (2021 paper): agents that are started with `--direct`. The client
-    /// asks the manager for the list of agents every 30 s, and reports the lease to it afterwards; while the
+    /// The agents themselves, in a random order (2021 paper): agents that are started with `--direct`. The client asks
+    /// the manager for the list of agents every 30 s, and reports the lease to the manager afterwards; while the
     /// manager is away, the last list is used.
     Direct,
 }
 
 /// Number of agents over which the workers of a lease are placed. Each agent's share is a part, which is lost and
-/// replaced independently of the others.
+/// replaced independently of the other parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Spread {
     /// All workers on one agent.
     #[default]
     OneAgent,
-    /// On as few agents as possible, at most 64; all of the workers, or none.
+    /// On as few agents as possible, at most 64; either all of the workers are granted, or none.
     AllOrNothing,
-    /// On as few agents as possible, at most 64; this many of the workers are enough. [`crate::Invoker::slots`] says
-    /// how many there are. A lost part is replaced by as many of its workers as there is room for, at least this many
-    /// (or all, if it had fewer). Its other workers are taken when a call needs them and there is room.
+    /// On as few agents as possible, at most 64; this many of the workers are enough. [`crate::Invoker::slots`] returns
+    /// how many slots were granted. When a part is lost, as many of its workers are replaced as there is room for, at
+    /// least this many (or all, if the part had fewer). Its other workers are replaced when a call needs them and there
+    /// is room.
     AtLeast(u16),
 }
 
@@ -268,7 +271,7 @@ impl LeaseOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
         let request = self.request(self.workers, String::new());
-        // A time to live of 0 is refused here; in a request it stands for the site's.
+        // A time to live of 0 is refused here, because in a request 0 stands for the site's default.
         LeaseRequest::of(&request, Duration::ZERO).map_err(|refusal| match refusal {
             Rejection::BadRequest { what } => Error::Options { what },
             other => other.into(),
@@ -322,7 +325,7 @@ impl LeaseOptions {
         Ok(())
     }
 
-    /// Whether a lost lease is replaced: one that is not renewed ends for good.
+    /// Whether a lost lease is replaced; a lease that is not renewed never is.
     pub(crate) fn is_replaced(&self) -> bool {
         self.replace_lease && self.renew_lease
     }
@@ -391,7 +394,7 @@ impl LeaseOptions {
 /// Variables with the job that a process belongs to: the first is for processes without a batch system.
 const JOB_VARIABLES: [&str; 4] = ["HOTLEASE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// The job that this process belongs to, cut to the length that a lease may carry; empty: none.
+/// The job that this process belongs to, cut to the length that a lease may carry; empty if it belongs to none.
 fn batch_job() -> String {
     let found = JOB_VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
     let mut job = found.into_iter().find(|job| !job.is_empty()).unwrap_or_default();

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 
-/// The workers that were told their seats.
+/// The workers whose slots were assigned seats.
 pub struct SeatedWorkers(Vec<Weak<WorkerConnection>>);
 
 impl SeatedWorkers {
@@ -26,11 +26,11 @@ impl SeatedWorkers {
 }
 
 impl Invoker {
-    /// Tells each slot its seat in a gang, in the order of slots: invocations submitted from now on find it. A
-    /// worker that replaces one of these is not told.
+    /// Assigns each slot its seat in a gang, in the order of slots: invocations that are submitted from now on find the
+    /// seat. A worker that replaces one of these workers gets no seats.
     ///
     /// # Errors
-    /// Errors of a worker that does not answer, or is gone; some workers may have been told then.
+    /// Errors of a worker that does not answer, or is gone; other workers may have got their seats by then.
     pub fn seat(&self, seats: Vec<Seat>) -> Result<SeatedWorkers, Error> {
         let slots = self.slots();
         if seats.len() != slots {
@@ -60,7 +60,7 @@ impl Invoker {
 }
 
 impl LeaseOptions {
-    /// The address of this host at which the manager, and so most likely the workers, reach it; 127.0.0.1 for a
+    /// The address of this host at which the manager reaches it, and most likely the workers, too; 127.0.0.1 for a
     /// manager of this host. Sends nothing.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl LeaseOptions {
     }
 }
 
-/// The local address from which this host sends to that address.
+/// The local address from which this host sends to `host_and_port`.
 fn local_address_towards(host_and_port: &str) -> io::Result<IpAddr> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for there in host_and_port.to_socket_addrs()? {

@@ -1,4 +1,4 @@
-//! The session with the agent and the connections to workers: all that a lease is reached by.
+//! The session with the agent and the connections to workers: all paths from the client to its lease.
 
 mod agent_session;
 pub(crate) mod connection;

@@ -1,8 +1,8 @@
 //! Cost of calls of one function, learned from that function itself.
 //!
-//! [`Model::measure`] tells the parameters of a channel apart with a function made for that purpose. Here only the
-//! user's own function and input are available. So the time of one of many calls in a row stands for two costs
-//! together: the function's time, and the cost of its bytes.
+//! [`Model::measure`] separates the parameters of a channel with a function made for that purpose. Here only the user's
+//! own function and input are available. So the time of one of many calls in a row includes two costs: the function's
+//! time, and the cost of its bytes.
 
 use crate::model::median_of;
 use crate::{Error, Function, Model, Work, WorkPlan};
@@ -23,9 +23,9 @@ pub struct CallCost {
 }
 
 impl Function {
-    /// Learns the cost of calls with inputs like this one, by making 16 to some 400 of them on one slot. So the
-    /// function must be one that may be run more often than its results are wanted. Takes half a second, or as long
-    /// as 16 calls. Other calls on that slot meanwhile spoil the measurement.
+    /// Learns the cost of calls with inputs like this one, by 16 to some 400 calls on one slot. The function is run
+    /// although its results are not needed, so these runs must do no harm. Takes half a second, or the time of 16 calls
+    /// if that is longer. Other calls on that slot meanwhile spoil the measurement.
     ///
     /// # Errors
     /// Errors of the calls.
@@ -89,8 +89,8 @@ impl CallCost {
         }
     }
 
-    /// Plans how many of `tasks` to keep, each of which takes `local_time` on the caller's core, and how many to
-    /// send to the slots that the function uses; see [`Model::plan`].
+    /// Plans how many of `tasks` to keep and how many to send to the slots that the function uses; see [`Model::plan`].
+    /// `local_time`: time of each task on the caller's core.
     pub fn plan(&self, tasks: usize, local_time: Duration) -> WorkPlan {
         let work = Work {
             tasks,
@@ -103,7 +103,7 @@ impl CallCost {
         self.model.plan(&work, self.slots)
     }
 
-    /// Time that a slot takes for one of many calls in a row: the function's time and that of its bytes.
+    /// Time that a slot takes for one of many calls in a row: the function's time and the cost of its bytes.
     pub fn remote_time(&self) -> Duration {
         self.remote_time
     }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn measurements_that_contradict_each_other_give_no_nonsense() {
-        // A row that is slower than its round trips, as on a node that was busy meanwhile.
+        // In a row, each call takes longer than a round trip, as on a node that was busy meanwhile.
         let learned = CallCost::of(us(10), us(50), us(50), us(30), 1);
         assert_eq!(learned.remote_time(), us(10));
         let plan = learned.plan(10, us(1000));

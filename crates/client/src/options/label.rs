@@ -48,7 +48,7 @@ fn script<'a>(arguments: &[&'a str]) -> Option<&'a str> {
             "-X" | "-W" | "--check-hash-based-pycs" => drop(rest.next()),
             "" | "-" => return None,
             long if long.starts_with("--") => {}
-            // The last letter of several is the option that takes the next argument.
+            // If an argument has several letters, the last is the option that takes the next argument.
             short if short.starts_with('-') => match short.as_bytes().last() {
                 Some(b'm') => return rest.next(),
                 Some(b'c') => return None,

@@ -21,7 +21,7 @@ pub struct Python {
     pub image: Option<String>,
     /// Environment beyond what workers inherit in any case (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
-    /// Import path of the program. It precedes the interpreter's, but follows that of an image.
+    /// Import path of the program. It precedes the interpreter's import path, but follows the import path of an image.
     pub path: Vec<PathBuf>,
     /// Working directory of functions; `/` if the workers' host has no such folder.
     pub directory: PathBuf,

@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub struct Reach {
     /// Directories of the nodes' hosts. Default: none; at most 16.
     pub directories: Vec<Directory>,
-    /// The host's network: gangs need it, and workers of clients on other hosts. Default: no.
+    /// The host's network: gangs need it, and so do workers whose client is on another host. Default: no.
     pub network: bool,
     /// Object storage, with keys that the agent makes for the lease and puts into the environment of its workers.
     /// Default: none; at most 16.
@@ -145,8 +145,8 @@ impl Reach {
         })
     }
 
-    /// The reach in a grant. It must state what was requested: an agent that does not state it has not understood
-    /// the request.
+    /// The reach in a grant. The grant must state what was requested: if it does not, the agent has not understood the
+    /// request.
     pub(crate) fn check_granted(&self, says: Option<&grpc::Reach>) -> Result<Self, Error> {
         let says = says.cloned().unwrap_or_default();
         let of = |of: grpc::Directory| Directory {

@@ -21,8 +21,8 @@ impl Function {
         (self.new_attempts(), Deadline::new(self.timeout))
     }
 
-    /// Invokes the function on any slot, or on the only one that the caller wants, as often as these attempts and this
-    /// deadline allow; returns the output's length.
+    /// Invokes the function on any slot, or on the only slot that the caller accepts, as often as these attempts and
+    /// this deadline allow; returns the output's length.
     pub(crate) fn invoke_anywhere(
         &self,
         input: Input<'_>,

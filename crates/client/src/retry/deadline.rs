@@ -5,7 +5,7 @@ use hotlease_wire::RunCertainty;
 use std::time::{Duration, Instant};
 
 /// Deadline of an invocation. It counts from the beginning of the first attempt, and is not checked before that attempt
-/// has failed: reading the clock costs, and most invocations do not fail.
+/// has failed: reading the clock costs time, and most invocations do not fail.
 pub(crate) struct Deadline {
     timeout: Option<Duration>,
     until: Option<Instant>,
@@ -28,7 +28,7 @@ impl Deadline {
         self.until.is_some()
     }
 
-    /// Time left for the next attempt; an error if it is over.
+    /// Time left for the next attempt; an error if the time is over.
     pub(crate) fn time_left(&self) -> Result<Option<Duration>, Error> {
         let Some(until) = self.until else {
             return Ok(self.timeout);

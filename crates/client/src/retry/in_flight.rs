@@ -49,22 +49,22 @@ pub(crate) struct InFlight {
     /// Time of the first submission; set only if the client enforces a timeout, because reading the clock costs time.
     since: Option<Instant>,
     kept: Option<Box<ResubmitData>>,
-    /// Whether it may be submitted to another worker.
+    /// Whether the invocation may be submitted to another worker.
     moves: bool,
-    /// Whether it has ended: with a result, with an error, or given up.
+    /// Whether the invocation has ended: with a result, with an error, or given up.
     resolved: bool,
-    /// Whether the completion thread watches it.
+    /// Whether the completion thread watches the invocation.
     watched: bool,
     /// Refusals by slots that had no core, and the pauses that follow from them.
     refused: LazyRedirects,
-    /// Time of the next submission if no slot had a core for it: until then it is in no channel.
+    /// Time of the next submission if no slot had a core for the invocation: until then it is in no channel.
     parked: Option<Instant>,
 }
 
 impl InFlight {
-    /// Submits an invocation. `wait`: whether to wait for a credit; `keep`: whether to keep what another submission
-    /// needs, if one is allowed. The input of an invocation that may not run twice needs no copy: it stays in its
-    /// ring entry until the invocation has run.
+    /// Submits an invocation. `wait`: whether to wait for a credit; `keep`: whether to keep the data for another
+    /// submission, if another is allowed. The input of an invocation that may not run twice needs no copy: it stays in
+    /// its ring entry until the invocation has run.
     pub(crate) fn start(
         function: &Function,
         request: ChannelRequest,
@@ -195,7 +195,7 @@ impl InFlight {
         }
     }
 
-    /// Waits for the result; `None` if `limit` comes first.
+    /// Waits for the result; returns `None` if `limit` passes first.
     pub(crate) fn wait(
         &mut self,
         take: &mut impl ResultDestination,
@@ -234,7 +234,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Time until which it is in no channel.
+    /// Time until which the invocation is in no channel.
     pub(crate) fn parked_until(&self) -> Option<Instant> {
         self.parked
     }
@@ -243,7 +243,7 @@ impl InFlight {
     fn unpark(&mut self) -> Result<(), Error> {
         let (left, inner) = (self.time_left(), &self.function.inner);
         self.parked = None;
-        // Set back if the submission succeeds.
+        // Cleared again if the submission succeeds.
         self.resolved = true;
         let Some(kept) = self.kept.as_mut().filter(|kept| kept.input().is_some()) else {
             return Err(Error::NoCore);
@@ -325,7 +325,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Time left of the timeout: earlier attempts count.
+    /// Time left of the timeout, which covers all attempts together.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         let since = self.since?;
         Some(self.function.timeout?.saturating_sub(since.elapsed()))
@@ -336,7 +336,7 @@ impl InFlight {
         self.moves || self.kept.is_some()
     }
 
-    /// Whether it will be submitted to another worker because its own is gone.
+    /// Whether the invocation will be submitted to another worker because its own worker is gone.
     pub(crate) fn needs_a_worker(&self) -> bool {
         self.function.resubmits && self.is_orphaned() && self.may_restart()
     }
@@ -346,19 +346,20 @@ impl InFlight {
         !self.resolved && self.parked.is_none() && self.call.is_orphaned() && !self.function.inner.is_foreign()
     }
 
-    /// The submission that it waits for now.
+    /// The submission whose reply the invocation waits for now.
     pub(crate) fn awaited(&self) -> AwaitedCall {
         self.call.awaited()
     }
 
-    /// The channel, the number and the deadline for the completion thread to watch; from now on the watch is
-    /// removed when this is dropped.
+    /// Returns the channel, the number and the deadline that the completion thread is to watch; from now on dropping
+    /// this handle removes the watch.
     pub(crate) fn begin_watch(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
         self.watched = true;
         (self.call.channel.clone(), self.call.seq, self.give_up_at())
     }
 
-    /// Withdraws it, if its slot has not begun it; it then has no result. Not in a fork: it is the parent's.
+    /// Withdraws the invocation, if its slot has not begun it; it then has no result. Returns `false` in a fork, where
+    /// the invocation is the parent's.
     pub(crate) fn withdraw(&mut self) -> bool {
         let waits = !self.resolved && self.parked.is_none() && !self.function.inner.is_foreign();
         let is_withdrawn = waits && self.call.withdraw();
@@ -368,7 +369,7 @@ impl InFlight {
         is_withdrawn
     }
 
-    /// Gives the result up. Memory that the invocation uses is kept until its worker is done with it.
+    /// Gives the result up. Memory that the invocation uses is kept until its worker has finished with it.
     fn abandon(&mut self) {
         self.resolved = true;
         if self.parked.take().is_some() {

@@ -45,7 +45,7 @@ impl LazyRedirects {
 /// Pauses before an invocation that began at `since` is tried again.
 ///
 /// # Errors
-/// [`Error::Deadline`] if its time is over.
+/// [`Error::Deadline`] if the pause would last beyond the timeout.
 pub(crate) fn pause(pause: Duration, since: Instant, timeout: Option<Duration>) -> Result<(), Error> {
     if timeout.is_some_and(|timeout| since.elapsed() + pause >= timeout) {
         return Err(Error::deadline(timeout, RunCertainty::No));
@@ -71,8 +71,8 @@ impl LeasedSlots {
         })
     }
 
-    /// Picks a channel after a slot has refused: the first idle slot from the next worker on, else the first open
-    /// one. The slots of one worker share its core.
+    /// Picks a channel after a slot has refused: the first idle slot from the next worker on, else the first open slot.
+    /// The slots of one worker share its core.
     pub(crate) fn pick_beside(
         self: &Arc<Self>,
         slot: usize,

@@ -50,12 +50,12 @@ pub(crate) enum SessionEnd {
 struct SessionNews {
     /// The latest death of each worker: as many entries as the lease has workers.
     deaths: HashMap<WorkerIndex, (Epoch, Death)>,
-    /// The reason for which the agent is ending the lease; the end itself is still to come.
+    /// The reason for which the agent is ending the lease, announced before the end itself is reported.
     ending: Option<EndReason>,
     end: Option<SessionEnd>,
 }
 
-/// A session with an agent for one lease. It ends, and the lease with it, when dropped.
+/// A session with an agent for one lease. Dropping it ends the session, and the lease with it.
 pub(crate) struct Session {
     shared: Arc<SessionState>,
     tasks: Vec<AbortHandle>,
@@ -69,11 +69,11 @@ pub(crate) struct AttachAnswer {
     /// Number of slots of each worker.
     pub(crate) slots: Vec<usize>,
     pub(crate) start: Box<StartPhases>,
-    /// The slots that the lease's holder lends to this client; `None`: this client is the holder.
+    /// The slots that the lease's holder lends to this client; `None` if this client is the holder.
     pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 
-/// State of a session. Tasks that wait for news from the agent hold it, too, so it may outlive the session.
+/// State of a session. Tasks that wait for news from the agent hold a reference, too, so it may outlive the session.
 pub(crate) struct SessionState {
     link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.
@@ -91,8 +91,8 @@ pub(crate) struct SessionState {
 }
 
 impl Session {
-    /// Attaches to the lease of a grant. `site`: access to agents on other hosts; none: the agent is on this host. Runs
-    /// on the control thread.
+    /// Attaches to the lease of a grant. `site`: access to agents on other hosts; `None` if the agent is on this host.
+    /// Runs on the control thread.
     pub(crate) async fn attach(
         grant: &Grant,
         site: Option<&SiteAccess>,
@@ -110,7 +110,7 @@ impl Session {
         };
         if let Some(socket) = local_agent_socket(grant, path) {
             match Self::over(socket, grant.token.clone(), expected, None).await {
-                // Another agent, which happens to have its socket at the same path.
+                // The socket at this path belongs to another agent.
                 Err(Error::Refused(refusal @ (Rejection::BadToken | Rejection::WrongTenant))) => {
                     tracing::debug!(%refusal, "another agent serves the same socket path on this host");
                 }
@@ -196,7 +196,7 @@ impl Session {
             false => renewal.without_asking(),
         };
         let mut tasks = vec![reader];
-        // The holder keeps a lent lease; its end is reported, and an agent that is gone closes the session.
+        // The holder renews a lent lease. The agent reports its end, or closes the session if the agent is gone.
         if attached.lent.is_none() {
             tasks.push(tokio::spawn(shared.clone().renew(renewal, start)).abort_handle());
         }
@@ -212,7 +212,7 @@ impl Session {
         &self.shared
     }
 
-    /// How the session ended, if it has.
+    /// How the session ended; `None` if it has not ended.
     pub(crate) fn end(&self) -> Option<SessionEnd> {
         self.shared.news().end
     }
@@ -223,7 +223,7 @@ impl Session {
         tokio::time::timeout(limit, ended).await.ok()
     }
 
-    /// Ends the lease; returns its usage. A session of a peer returns no usage, as its lease goes on.
+    /// Ends the lease; returns its usage. A session of a peer returns no usage, because the lease goes on.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
         if self.attached.lent.is_some() {
             // The usage is reported to the holder.
@@ -234,14 +234,14 @@ impl Session {
             .link
             .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
             .await;
-        // The agent answers requests in their order, but a release only once the end of the lease is recorded. A
-        // renewal that was requested after the release is refused before that; its refusal is taken for the answer to
+        // The agent answers requests in their order, but answers a release only after the end of the lease is recorded.
+        // A renewal that was requested after the release is refused earlier, and its refusal is taken for the answer to
         // the release.
         if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
             // If the lease does not end in time, the refusal stands.
             self.end_within(RELEASE_LIMIT).await;
         }
-        // The event of the end holds the total as well, and may have come first: a lease that had ended counts as
+        // The event of the end contains the total as well, and may have arrived first: a lease that had ended counts as
         // released.
         match (self.end(), answer) {
             (Some(SessionEnd::Lease { usage, .. }), _) => Ok(usage),
@@ -251,8 +251,8 @@ impl Session {
 }
 
 /// Connects to an agent's local socket if the grant names this host, and the process at the socket runs as this user:
-/// the token is shown to no other user's process. Whether that process is the agent that granted the lease is known
-/// when it accepts the token.
+/// no other user's process gets the token. Whether that process is the agent that granted the lease is known only when
+/// the process accepts the token.
 fn local_agent_socket(grant: &Grant, path: &Path) -> Option<Socket> {
     let here = node_id().is_some_and(|node| node.to_string() == grant.node);
     if !here {
@@ -281,7 +281,7 @@ impl SessionState {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the end of the session. Only the first end counts.
+    /// Notes the end of the session. Later ends are ignored.
     fn set_end(&self, end: SessionEnd) {
         self.news().end.get_or_insert(end);
         self.over.store(true, Ordering::Release);
@@ -340,8 +340,8 @@ impl SessionState {
         }
     }
 
-    /// Lends slots; returns the delegation's number, and the token for peers. `lasts`: time limit; none: as long as the
-    /// lease lasts.
+    /// Lends slots; returns the delegation's number, and the token for peers. `lasts`: time limit; if it is `None`, the
+    /// delegation lasts as long as the lease.
     pub(crate) async fn delegate(
         &self,
         places: Vec<SlotPlace>,
@@ -450,7 +450,7 @@ impl SessionState {
     }
 }
 
-/// Error for an answer other than the expected one: its refusal, if it is one.
+/// Error for an answer other than the expected one: the refusal, if the answer is a refusal.
 fn unexpected(request: &str, answer: Result<(SessionReply, Vec<ForeignDescriptor>), Error>) -> Error {
     match answer {
         Err(error) => error,

@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// How long to wait for the second of two signals after the first: the worker's end of file and the agent's report
-/// of it. The second one usually follows within a millisecond. On a node whose cores are all busy, the agent's report
+/// How long to wait for the second of two signals after the first: the worker's end of file and the agent's report of
+/// it. The second signal usually follows within a millisecond. On a node whose cores are all busy, the agent's report
 /// takes some hundred milliseconds; a client that did not wait for the report would not know the outcome of its call.
 pub(crate) const NEWS_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for the report of an end that the agent has announced.
@@ -56,7 +56,7 @@ pub(crate) struct WorkerConnection {
     /// Doorbell on which this client's threads sleep.
     doorbell: Arc<Doorbell>,
     transport: Transport,
-    /// The port that works, if the worker is reached over a fabric.
+    /// The port that was found to work, if the worker is reached over a fabric.
     port: OnceLock<Arc<Port>>,
     /// Memory registered with the worker.
     pub(crate) registrations: tokio::sync::Mutex<Registrations>,
@@ -69,7 +69,7 @@ pub(crate) struct ConnectionGuard {
 }
 
 impl ConnectionGuard {
-    /// Starts to watch a connection. On the control thread.
+    /// Starts to watch a connection. Runs on the control thread.
     pub(crate) fn start(
         socket: Socket,
         worker: WorkerIndex,
@@ -111,7 +111,7 @@ impl ConnectionGuard {
 /// to its invocations that the lease was released.
 pub(crate) async fn await_ends(connections: impl IntoIterator<Item = ConnectionGuard>) {
     let ended: JoinSet<()> = connections.into_iter().map(ConnectionGuard::ended).collect();
-    // A connection whose agent still lives may have no end.
+    // A connection whose agent still lives may never end.
     let _ = tokio::time::timeout(2 * NEWS_LIMIT, ended.join_all()).await;
 }
 
@@ -138,13 +138,13 @@ impl WorkerConnection {
         (self.session.lease(), self.worker, self.epoch)
     }
 
-    /// Whether the lease of the worker is over: nothing more is sent to the worker, although it is not known yet
-    /// how it ends.
+    /// Whether the lease of the worker is over: nothing more is sent to the worker, although its end has not been
+    /// reported yet.
     pub(crate) fn is_doomed(&self) -> bool {
         self.session.is_over()
     }
 
-    /// How the worker ended, if it has.
+    /// How the worker ended; `None` if no end is known.
     pub(crate) fn death(&self) -> Option<&Death> {
         self.death.get()
     }
@@ -240,14 +240,14 @@ impl WorkerConnection {
         host: IpAddr,
         options: PortOptions,
     ) -> Result<(Arc<Port>, FabricPeer), Error> {
-        // Blocks for as long as setting up hardware takes.
+        // Blocks while the hardware is set up.
         let port = blocking(move || Port::open_with(&provider, options)).await?;
         let port = port.map_err(|error| failed(&error))?;
         let key = self.link(&port, slot, host).await?;
         Ok((port, key))
     }
 
-    /// Makes a slot's port and this client's known to each other, and proves that bytes pass over the link.
+    /// Exchanges the addresses of a slot's port and this client's port, and checks that bytes pass over the link.
     async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<FabricPeer, Error> {
         let key = Port::draw_key();
         let link = ConnectionRequest::Link {
@@ -297,7 +297,7 @@ impl WorkerConnection {
         Ok(ClientChannel::over(replies, generation, requests))
     }
 
-    /// Tells a slot its seat in a gang.
+    /// Assigns a slot its seat in a gang.
     pub(crate) async fn seat(&self, slot: SlotIndex, seat: Seat) -> Result<(), Error> {
         let request = ConnectionRequest::Seat { slot, seat };
         match self.link.ask(&request, &[], WORKER, REQUEST_LIMIT).await {
@@ -306,14 +306,14 @@ impl WorkerConnection {
         }
     }
 
-    /// Makes a channel of exchanged rings; it is closed with the connection. `code`: the code with the index of its
-    /// first function in the worker.
+    /// Makes a channel of exchanged rings; the channel is closed with the connection. `code`: the code with the index
+    /// of its first function in the worker.
     pub(crate) fn channel(self: &Arc<Self>, rings: Rings, code: (u16, Code), completion: Completion) -> Arc<Channel> {
         let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), code, completion);
         let channel = Arc::new(channel);
         self.channels().push(Arc::downgrade(&channel));
         if self.death.get().is_some() {
-            // The connection ended before it could learn of this channel.
+            // The connection ended before the channel was added to its list.
             channel.close();
         }
         channel
@@ -327,7 +327,7 @@ impl WorkerConnection {
         });
     }
 
-    /// Closes all channels; only the first reason counts.
+    /// Closes all channels; only the first reason is recorded.
     pub(crate) fn close(&self, death: Death) {
         if self.death.set(death).is_err() {
             return;
@@ -343,8 +343,8 @@ impl WorkerConnection {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the channels because the fabric has lost the worker, unless the agent reports within a time why. `since`:
-    /// when the loss was seen first.
+    /// Closes the channels because the fabric has lost the worker, unless the agent reports the reason within
+    /// [`NEWS_LIMIT`]. `since`: when the loss was seen first.
     pub(crate) fn close_unreachable(&self, why: &OfiError, since: Instant) {
         if since.elapsed() >= NEWS_LIMIT {
             self.close(Death {
@@ -354,9 +354,9 @@ impl WorkerConnection {
         }
     }
 
-    /// Whether the end of file proves that nothing of the worker runs any more. When its agent is gone, a worker
-    /// closes its connections only by its own end, and the kernel does that after the worker's last thread has
-    /// stopped. Over a tunnel the agent's end closes them.
+    /// Whether the end of file proves that nothing of the worker runs any more. After the agent's end, a worker's
+    /// connection closes only when the worker ends: the kernel closes it after the worker's last thread has stopped.
+    /// Over a tunnel the agent's own end closes the connection, which proves nothing.
     fn is_end_proof(&self, kind: &DeathKind) -> bool {
         match kind {
             DeathKind::Lease(_) => true,
@@ -365,8 +365,8 @@ impl WorkerConnection {
         }
     }
 
-    /// Waits for the end, reported by the worker's socket or the agent, and closes the channels with what is known
-    /// then.
+    /// Waits until the worker's socket or the agent reports the end, and closes the channels with the reason that is
+    /// known then.
     async fn watch(self: Arc<Self>) {
         let end_of_file = async {
             while let Some((reply, fds)) = self.link.next().await {
@@ -399,7 +399,7 @@ impl WorkerConnection {
         let unproven = |kind| Death { kind, gone: false };
         let announced = async {
             let reason = self.session.announced_end().await;
-            // Its report of the end, which proves more, may take long to become durable.
+            // The agent's report of the end proves more, but it may take long to become durable.
             tokio::time::sleep(END_LIMIT).await;
             reason
         };
@@ -451,7 +451,7 @@ fn failed(error: &OfiError) -> Error {
     .into()
 }
 
-/// The error in an answer that is not the expected one.
+/// The error for an answer that is not the expected one.
 fn unexpected(request: &str, answer: Result<(ConnectionReply, Vec<ForeignDescriptor>), Error>) -> Error {
     match answer {
         Err(error) => error,

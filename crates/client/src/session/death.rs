@@ -13,7 +13,8 @@ use std::time::Duration;
 pub(crate) struct Death {
     pub(crate) kind: DeathKind,
     /// Whether no thread or process of the worker runs any more, so that it never runs an invocation that it had not
-    /// started. Known from the agent, which reaps before it reports; a closed connection alone does not prove it.
+    /// started. The agent's report proves that, because the agent reaps before it reports; a closed connection alone
+    /// does not.
     pub(crate) gone: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) enum DeathKind {
     Lease(EndReason),
     /// The session to the agent is gone.
     Agent,
-    /// The worker's connection closed, and the agent has not said why.
+    /// The worker's connection closed, and the agent has not reported why.
     Silent,
     /// The fabric lost the worker, and no reason was reported.
     Unreachable(String),
@@ -57,7 +58,7 @@ enum CallState {
     NotBegun,
     /// The worker was running it.
     Begun,
-    /// The worker had ended it or, if it had begun a later one, may have refused it; the reply was lost.
+    /// The worker had ended it, or may have refused it, if the worker had begun a later one; the reply was lost.
     Answered,
 }
 
@@ -66,8 +67,8 @@ impl Death {
     /// same part of it (ring or express entry).
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
         let behind = |last: &LastInvocation| Some((invocation.behind(last.invocation, depth)?, last.ended));
-        // If several records match, the latest counts. After 32,768 channels of one worker, names of invocations on two
-        // of them are alike, and the record of another slot must not deny that this invocation began.
+        // If several records match, the latest is used. After 32,768 channels of one worker, invocations on two of its
+        // channels may have equal names, and the record of another slot must not deny that this invocation began.
         Some(match self.last_invocations().iter().filter_map(behind).min()? {
             (1.., _) => CallState::NotBegun,
             (0, false) => CallState::Begun,
@@ -75,7 +76,7 @@ impl Death {
         })
     }
 
-    /// Whether the last invocation that the worker began on the channel of `invocation` is another one. Then
+    /// Whether the last invocation that the worker began on the channel of `invocation` is another invocation. If so,
     /// `invocation` did not run, provided that its reply would have been seen: a slot answers one invocation before it
     /// begins the next.
     fn another_was_last(&self, invocation: InvocationId) -> bool {
@@ -91,13 +92,13 @@ impl Death {
         }
     }
 
-    /// Whether the worker had sent a reply to an invocation, by the record that it left.
+    /// Whether the worker had sent a reply to an invocation, according to the record that the worker left.
     pub(crate) fn was_answered(&self, invocation: InvocationId, depth: u32) -> bool {
         self.state_of(invocation, depth) == Some(CallState::Answered)
     }
 
-    /// Whether the worker had stopped serving requests before its lease ended: it had answered all that it had run
-    /// by then.
+    /// Whether the worker had stopped serving requests before its lease ended: by then it had answered each invocation
+    /// that it had run.
     fn had_stopped_serving(&self) -> bool {
         matches!(self.kind, DeathKind::Lease(EndReason::SwappedOut))
     }
@@ -133,7 +134,7 @@ impl Death {
             },
             DeathKind::Worker { cause, output, .. } => Error::WorkerDied {
                 cause: cause.clone(),
-                // The channel adds the name.
+                // The channel adds the name of the function.
                 function: None,
                 output: output.clone(),
                 ran,

@@ -17,7 +17,7 @@ impl LongRequests {
         PendingRequest { of: self, sent }
     }
 
-    /// Time for which the oldest pending request has been pending; `None`: no request is pending.
+    /// Time for which the oldest pending request has been pending; `None` if no request is pending.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.pending().front().map(Instant::elapsed)
     }
@@ -36,7 +36,7 @@ pub(super) struct PendingRequest<'a> {
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         let mut pending = self.of.pending();
-        // Of several that were sent at the same instant, one stands for the other.
+        // If several requests were sent at the same instant, it does not matter which of them is removed.
         let at = pending.iter().position(|sent| *sent == self.sent);
         at.map(|at| pending.remove(at));
     }

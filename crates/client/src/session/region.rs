@@ -1,4 +1,4 @@
-//! Memory that workers know, and the connections whose workers know it.
+//! Memory that is registered with workers, and the connections to these workers.
 
 use crate::Error;
 use crate::control::Control;
@@ -10,11 +10,13 @@ use hotlease_wire::ids::RegionId;
 use std::sync::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-/// Memory and the connections that know it. It has one number for all connections, unique in the process.
+/// Memory, and the connections with whose workers it is registered. It has one number for all connections, unique in
+/// the process.
 ///
 /// A buffer holds one reference, and each invocation in flight that uses it holds another, made before
-/// [`Region::register`]. A task that makes a worker forget an unused region ([`Region::remove_connection`]) and the thread of
-/// an invocation write and read two words each: the word `last`, and the count of references.
+/// [`Region::register`]. Two parties use the word `last` and the count of references: the thread of an invocation, and
+/// a task that deregisters an unused region ([`Region::remove_connection`]). Each party writes one of the two words,
+/// and then reads the other:
 ///
 /// ```text
 ///   invocation                             leave
@@ -23,13 +25,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 ///   last says registered?                  is the buffer's the only reference?
 /// ```
 ///
-/// Because of the fences, at least one of the two sees the other's write: a request never names a region that the worker
-/// was told to forget.
+/// Because of the fences, at least one of the two parties sees the other's write: a request never names a region that
+/// the worker was told to deregister.
 pub(crate) struct Region {
     memory: Arc<Memory>,
     pub(crate) id: RegionId,
-    /// Twice the number of the connection on which it was last used (0: none), plus [`MARK`]. Saves the lock of `known_to`
-    /// on the hot path. Only the mark is changed without the lock.
+    /// Twice the number of the connection on which the region was last used (0: none), plus [`MARK`]. Saves the lock of
+    /// `known_to` on the hot path. Only the mark is changed without the lock.
     last: AtomicU64,
     /// Whether the buffer still exists.
     pub(crate) owned: AtomicBool,
@@ -43,8 +45,8 @@ const MARK: u64 = 1;
 struct ConnectionEntry {
     id: u64,
     connection: Weak<WorkerConnection>,
-    /// Whether the region was used on this connection since the last search, like [`MARK`]. It is noted here while another
-    /// connection is the one used last.
+    /// Whether the region was used on this connection since the last search, like [`MARK`]. It is noted here while
+    /// `last` names another connection.
     marked: bool,
 }
 
@@ -61,12 +63,13 @@ impl Region {
         }
     }
 
-    /// Makes sure that the connection's worker knows this memory; after the first time this costs one load. The worker
-    /// knows it as long as a reference from before the call is held.
+    /// Registers this memory with the connection's worker, if it is not registered there yet; after the first time this
+    /// costs one load. The memory stays registered as long as the caller holds a reference that was made before the
+    /// call.
     #[inline]
     pub(crate) fn register(self: &Arc<Self>, connection: &Arc<WorkerConnection>) -> Result<(), Error> {
         fence::light();
-        // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the request
+        // Relaxed: this thread, or the thread that wrote the word, has waited for the worker's answer, and the request
         // that names the region is published after that.
         if self.last.load(Ordering::Relaxed) == connection.id() << 1 | MARK {
             return Ok(());
@@ -84,7 +87,7 @@ impl Region {
             return Ok(());
         }
         let mut known_to = self.known_to();
-        // The mark moves to the list when another connection becomes the last.
+        // The mark moves to the list when `last` is about to name another connection.
         let last = self.last.load(Ordering::Relaxed);
         if let Some(known) = known_to.iter_mut().find(|known| known.id == last >> 1) {
             known.marked |= last & MARK != 0;
@@ -112,18 +115,18 @@ impl Region {
         self.known_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks as [`Region::known_to`] does, for the control thread, which must not wait for a thread that waits for
-    /// it.
+    /// Locks as [`Region::known_to`] does, for the control thread, which must not wait for the lock: its owner may wait
+    /// for the control thread.
     fn try_known_to(&self) -> Option<MutexGuard<'_, Vec<ConnectionEntry>>> {
         match self.known_to.try_lock() {
             Ok(known_to) => Some(known_to),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            // A thread is registering it somewhere, to use it next.
+            // A thread is registering the region with some worker, to use it next.
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Whether it was used again on this connection since the last call; clears the mark.
+    /// Whether the region was used again on this connection since the last call; clears the mark.
     pub(crate) fn take_mark(&self, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return true;
@@ -137,9 +140,9 @@ impl Region {
         last.is_ok() || elsewhere
     }
 
-    /// Removes the connection unless the region is in use: from now on the connection's worker does not know it,
-    /// and must be told so. On the control thread; the caller holds the only reference besides those of the buffer
-    /// and of invocations.
+    /// Removes the connection unless the region is in use; the caller must then tell the connection's worker to
+    /// deregister the region. Runs on the control thread; the caller holds the only reference besides those of the
+    /// buffer and of invocations.
     pub(crate) fn remove_connection(self: &Arc<Self>, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return false;
@@ -180,7 +183,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Its connections are those of the process that was forked.
+        // The connections belong to the process that was forked.
         if self.made_by.is_foreign() {
             return;
         }

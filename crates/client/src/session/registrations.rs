@@ -13,7 +13,7 @@ use hotlease_wire::ids::RegionId;
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-/// Limits of the memory that a worker may know at a time.
+/// Limits of the memory that is registered with a worker at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegistrationLimits {
     pub(crate) buffers: usize,
@@ -33,10 +33,10 @@ impl RegistrationLimits {
     }
 }
 
-/// Memory that the worker knows.
+/// Memory that is registered with the worker.
 pub(crate) struct KnownRegion {
     pub(crate) id: RegionId,
-    /// Dead when the buffer is gone: then the registration may go at once.
+    /// Dangling when the buffer is gone: then the registration may be removed at once.
     pub(crate) region: Weak<Region>,
     pub(crate) size_bytes: u64,
     /// Over a fabric: the registration that lets the worker read and write the memory.
@@ -74,7 +74,7 @@ impl Registrations {
         })
     }
 
-    /// Whether another registration must go first.
+    /// Whether another registration must be removed first.
     pub(crate) fn is_full_for(&self, size_bytes: u64) -> bool {
         self.known.len() >= self.limits.buffers || self.size_bytes + size_bytes > self.limits.bytes
     }
@@ -126,7 +126,7 @@ impl Registrations {
         self.known.push_back(known);
     }
 
-    /// Removes the registration of a buffer that is gone, if it did not make room before.
+    /// Removes the registration of a buffer that is gone, unless it was removed before to make room.
     pub(crate) fn take(&mut self, id: RegionId) -> Option<KnownRegion> {
         let position = self.known.iter().position(|known| known.id == id)?;
         let known = self.known.remove(position)?;

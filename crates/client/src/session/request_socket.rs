@@ -14,10 +14,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// An answer and the descriptors that came with it.
+/// An answer and the descriptors that arrived with it.
 pub(crate) type AnswerMessage<R> = (R, Vec<ForeignDescriptor>);
 
-/// One end of a socket on which every request gets one answer, in order; events may come between.
+/// One end of a socket on which every request gets one answer, in order; events may arrive between answers.
 ///
 /// One task reads ([`RequestSocket::next`]) and passes each answer to its requester ([`RequestSocket::answer`]); any number of tasks
 /// ask. Used on the control thread only.
@@ -37,7 +37,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
     /// Wraps a socket; must be called on the control thread.
     pub(crate) fn new(socket: Socket) -> Result<Self, Error> {
         let what = "watch a socket";
-        // A worker may run the code of another tenant, who has lent its slots.
+        // The worker is not trusted: it may run the code of another tenant, which has lent its slots.
         let socket = socket.closed_aside();
         socket.set_nonblocking(true).map_err(Error::local(what))?;
         // `register` is unsafe because a type could change its descriptor under the runtime. A Socket owns
@@ -103,7 +103,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
             Err(_) => {
                 if unsent {
                     // The peer has not even read for all this time, and the entry in the queue stands for a request
-                    // that never left: no answer could be matched any more.
+                    // that was never sent: no answer could be matched any more.
                     self.close();
                 }
                 Err(Error::no_answer(peer, limit))

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Receiver of the notice: the program's, if it has set one.
+/// Receiver of the notice, if the program has set one.
 #[derive(Default)]
 pub(crate) struct RoomNotice(OnceLock<Box<dyn Fn() + Send + Sync>>);
 

@@ -1,8 +1,8 @@
 //! Choice of the transport to a worker.
 //!
-//! A worker on this host is reached through shared memory. For a worker on another host, the providers that this
-//! host has are tried, best first: both ends open a port, and a provider is used only if bytes went over it there
-//! and back. All slots of a worker are then reached over the same provider.
+//! A worker on this host is reached through shared memory. For a worker on another host, the providers that this host
+//! has are tried, best first: both ends open a port, and a provider is used only if bytes have passed over it in both
+//! directions. All slots of a worker are then reached over the same provider.
 
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
@@ -48,7 +48,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Chooses the transport for a worker that `route` leads to; `None`: the worker is on this host.
+    /// Chooses the transport for a worker that `route` leads to; `None` means that the worker is on this host.
     pub(crate) fn choose(options: &LeaseOptions, route: Option<WorkerRoute>) -> Self {
         let variable = || std::env::var(VARIABLE).ok();
         let wanted = options.transport.clone().or_else(variable);
@@ -86,7 +86,7 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
 }
 
 /// Options of a port for calls that wait like this. A thread that never sleeps needs no descriptor to sleep on, and
-/// having one costs time: see the worker's `idle::needs_wait_descriptor`.
+/// such a descriptor costs time: see the worker's `idle::needs_wait_descriptor`.
 pub(crate) fn port_options(completion: Completion) -> PortOptions {
     PortOptions {
         sleep: completion != Completion::Spin,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// The promised time from a worker's death to the client's error.
 const PROMISED: Duration = Duration::from_millis(250);
 
-/// Checks an attempt's time against the promise. A node that is busy with other work gets two more chances: a fault
-/// is late each time.
+/// Checks an attempt's time against the promise. Makes up to two more attempts, because the node may be busy with other
+/// work: if there is a fault, every attempt is late.
 fn in_time(mut attempt: impl FnMut() -> Duration) {
     let mut late = Vec::new();
     while late.len() < 3 {
@@ -166,7 +166,7 @@ fn awaiting_what_is_without_resubmission_gets_no_other_worker() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (platform, echo) = start(|_| {});
     let once = echo.clone().on_slot(0).unwrap().without_resubmission();
-    // The second function uses memory of the library's own for its output.
+    // The second function's output goes through memory that the library allocates.
     for function in [once.clone(), once.output_bytes(1 << 20)] {
         platform.allow(0);
         let held = function.submit(b"x").unwrap();

@@ -291,7 +291,7 @@ fn buffers_are_registered_once_and_forgotten_when_dropped() {
     echo.call(&[1; 10_000]).unwrap();
     echo.call(&[1; 20_000]).unwrap();
     assert_eq!(worker.regions.lock().unwrap().len(), 2);
-    // The worker that replaces a dead one is told when the buffer is used.
+    // The buffer is registered with the worker that replaces a dead one when the buffer is used.
     platform.kill(0, true);
     while echo.inner.open_channel(0).is_some() {
         std::thread::yield_now();

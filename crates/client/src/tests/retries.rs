@@ -71,7 +71,7 @@ fn an_input_of_a_map_runs_as_often_as_any_other_invocation() {
         let mapped = scope.spawn(|| echo.batch(&[b"x"]).remove(0));
         let mut killed = None;
         for allow_next in [false, true] {
-            // Waits until it is in flight on another incarnation of the worker.
+            // Waits until the invocation is in flight on another incarnation of the worker.
             while echo
                 .inner
                 .open_channel(0)

@@ -42,7 +42,7 @@ fn a_search_in_the_background_ends_when_its_invoker_is_dropped() {
     while platform.invoker.is_open(0) || platform.invoker.is_open(1) {
         std::thread::yield_now();
     }
-    // One searches, the other one waits for the same part.
+    // One repair searches, the other waits for the same part.
     (0..2).for_each(|slot| slots.repair_in_background(slot));
     // The control thread runs what it is given in turn: at the end of this call both repairs have begun.
     Control::get().unwrap().run(async { Ok(()) }).unwrap();

@@ -53,8 +53,8 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Tries to register. If the provider has no room, closes unused registrations of `size_bytes` bytes together, or
-    /// as many as there are, and tries once more if it has closed any.
+    /// Makes an attempt to register. If the provider has no room, closes unused registrations until `size_bytes` bytes
+    /// are freed or none is left, and makes a second attempt if it has closed any.
     pub(crate) async fn make_room_and_try<R>(
         &self,
         known: &mut Registrations,
@@ -82,17 +82,17 @@ impl WorkerConnection {
         })
     }
 
-    /// Registrations and memory that the port holds.
+    /// Registrations and memory of the port.
     #[cfg(test)]
     pub(crate) fn holdings(&self) -> Option<hotlease_fabric::ofi::PortResources> {
         Some(self.port.get()?.holdings())
     }
 
-    /// Makes the worker forget memory whose buffer is gone.
+    /// Deregisters from the worker the memory of a buffer that is gone.
     pub(crate) async fn deregister(&self, region: RegionId) {
         let gone = self.registrations.lock().await.take(region);
         if let Some(gone) = gone {
-            // A worker that does not answer is dying, and forgets everything.
+            // A worker that does not answer is dying, and its registrations end with it.
             let _ = self.forget(gone).await;
         }
     }
@@ -111,7 +111,7 @@ impl WorkerConnection {
     async fn forget(&self, known: KnownRegion) -> Result<(), Error> {
         let deregister = ConnectionRequest::Deregister { region: known.id };
         let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
-        // Closed on this side only now: the worker may use the memory until it has forgotten it.
+        // The registration is closed on this side only now: the worker may use the memory until it has deregistered it.
         drop(known);
         match answer {
             Ok((ConnectionReply::Refused(refusal), _)) => {
@@ -123,8 +123,8 @@ impl WorkerConnection {
         }
     }
 
-    /// Whether the worker is dead. Then the channel's error is better, as it has the cause; the cause may not be
-    /// known yet when the socket is closed already.
+    /// Whether the worker is dead. The channel's error is then better, because it has the cause. (The socket may be
+    /// closed before the cause is known.)
     fn is_lost(&self, error: &Error) -> bool {
         self.death.get().is_some() || matches!(error, Error::Refused(Rejection::Unavailable { .. }))
     }
