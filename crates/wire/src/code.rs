@@ -3,7 +3,7 @@
 //! Client, agent and worker all call [`functions`] on the same bytes and so agree on the index of every name: the
 //! position among the sorted exported functions.
 //!
-//! A function has the plain interface (that of the rFaaS papers) unless the library also exports a data symbol
+//! A function has the plain interface (as in the rFaaS papers) unless the library also exports a data symbol
 //! `hotlease_context_NAME`; it may be run again after a failure only if there is a data symbol
 //! `hotlease_idempotent_NAME`. The functions `hotlease_state_save_NAME` and `hotlease_state_restore_NAME` cannot be
 //! invoked: they save and restore the state that functions leave behind, in a format that the author calls NAME. The
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 const CONTEXT_PREFIX: &str = "hotlease_context_";
 const IDEMPOTENT_PREFIX: &str = "hotlease_idempotent_";
-/// Prefix of the function that saves a state; the rest names the format of its bytes.
+/// Prefix of the function that saves a state; the rest of its name is the format of the state's bytes.
 pub const STATE_SAVE_PREFIX: &str = "hotlease_state_save_";
 /// Prefix of the function that restores a state.
 pub const STATE_RESTORE_PREFIX: &str = "hotlease_state_restore_";
@@ -39,7 +39,7 @@ pub struct ExportedFunction {
     pub name: String,
     /// Calling convention.
     pub interface: Interface,
-    /// Whether running it twice does no harm.
+    /// Whether running the function twice does no harm.
     pub idempotent: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct ExportedFunction {
 pub struct Exports {
     /// Functions that can be invoked, sorted by name.
     pub functions: Vec<ExportedFunction>,
-    /// Format in which the library saves and restores the state of its functions, if it does.
+    /// Format in which the library saves and restores the state of its functions; `None` if it does not.
     pub state: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub enum CodeError {
     /// The file is no 64-bit ELF file.
     #[error("not a 64-bit ELF shared library (build it with `cc -shared -fPIC`)")]
     NotElf,
-    /// An ELF file, but a program or an object file.
+    /// The file is an ELF file, but a program or an object file.
     #[error("an ELF file, but not a shared library (build it with `cc -shared -fPIC`)")]
     NotShared,
     /// The library is for another processor.
@@ -104,7 +104,7 @@ impl CodeError {
     }
 }
 
-/// Largest number of dynamic symbols of a library, exported or not: bounds the time of listing one.
+/// Largest number of dynamic symbols of a library, exported or not: limits the time that listing a library takes.
 const SYMBOLS_MAX: usize = 1 << 20;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {
@@ -217,7 +217,7 @@ impl StateFormats {
     }
 }
 
-/// The format that one function saves and another one restores; `None` if there are no such functions.
+/// The format that one function saves and another restores; `None` if there are no such functions.
 fn state_format(
     StateFormats(save): StateFormats,
     StateFormats(restore): StateFormats,
@@ -229,8 +229,8 @@ fn state_format(
     }
 }
 
-/// The string at `offset`; `None` if it is longer than any name that hotlease accepts. Looks no further than that: a
-/// hostile table can have millions of symbols share one name of many megabytes.
+/// The string at `offset`; `None` if it is longer than any name that hotlease accepts. Reads no further than that
+/// length: a hostile table can have millions of symbols share one name of many megabytes.
 fn name_at(strings: &[u8], offset: u32) -> Result<Option<&str>, CodeError> {
     let rest = strings
         .get(offset as usize..)

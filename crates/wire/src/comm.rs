@@ -6,15 +6,15 @@
 //! * [`frame`] — member ↔ member: messages, and their flow control.
 //!
 //! A connection begins with the calling side's [`greeting::Greeting`] and the first message of a Noise handshake
-//! (`NNpsk0`), whose key is derived from the secret that all members share. The answer is a [`greeting::Verdict`], and
-//! after a `Welcome` the second message. On a connection to the rendezvous the messages of [`rendezvous`] follow, each
-//! in a record of Noise. Between members [`frame`]s follow, once the calling side has sent a record too: plain, or in
-//! records if the members have agreed on that or the rendezvous relays the connection.
+//! (`NNpsk0`), whose key is derived from the secret that all members share. The answer is a [`greeting::Verdict`]; the
+//! second message follows it if it is `Welcome`. On a connection to the rendezvous the messages of [`rendezvous`]
+//! follow, each in a record of Noise. Between members [`frame`]s follow, once the calling side has sent a record, too.
+//! Frames are plain, or in records if the members have agreed on records or the rendezvous relays the connection.
 //!
-//! Of two members the lower rank is the caller on every connection between them: on its own connections, on those on
-//! which the higher rank has knocked ([`greeting::Knock`]), and on a connection that the rendezvous relays. It chooses
-//! the connection by its record: it sends one record, on the first connection on which it got an answer, and both close
-//! the others.
+//! Of two members the lower rank is the caller on every connection between them: on connections that it made, on
+//! connections on which the higher rank has knocked ([`greeting::Knock`]), and on a connection that the rendezvous
+//! relays. The caller chooses the connection: it sends one record, on the first connection on which it got an answer,
+//! and both members close the other connections.
 
 pub mod frame;
 pub mod greeting;
@@ -30,7 +30,7 @@ pub const RANKS_MAX: u32 = 2048;
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest record of Noise on a connection, bytes, without the two bytes of its length.
 pub const RECORD_BYTES_MAX: usize = 65_535;
-/// Bytes of a record that are added to the content.
+/// Number of bytes that a record adds to its content.
 pub const SEAL_BYTES: usize = 16;
 
 /// Id of a group of members that met at a rendezvous. Random: it distinguishes groups of one name.
@@ -48,7 +48,7 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// Reason for which one member considers another one lost.
+/// Reason for which one member considers another lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Loss {
@@ -60,7 +60,7 @@ pub enum Loss {
     Protocol = 3,
     /// The member gave up: its program panicked, or dropped its communicator in the middle of an operation.
     GaveUp = 4,
-    /// Other members consider it failed.
+    /// Other members consider the member failed.
     Declared = 5,
     /// The connection that the rendezvous relays was closed without a goodbye.
     Unrelayed = 6,

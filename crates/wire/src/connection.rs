@@ -57,8 +57,8 @@ pub enum ConnectionRequest {
         /// The region.
         region: RegionId,
     },
-    /// Makes a port of a slot and one of the client known to each other. Answer: [`ConnectionReply::Linked`]; refused
-    /// if the worker cannot use the provider.
+    /// Exchanges the addresses of a port of the slot and a port of the client. Answer: [`ConnectionReply::Linked`];
+    /// refused if the worker cannot use the provider.
     Link {
         /// The slot.
         slot: SlotIndex,
@@ -66,8 +66,8 @@ pub enum ConnectionRequest {
         port: PortAddress,
         /// Key of the link, drawn at random; probes over the fabric must carry it.
         key: u64,
-        /// Address of the worker's host as the client reaches it: selects the interface, for providers that have a
-        /// choice.
+        /// Address at which the client reaches the worker's host. If the provider can use several interfaces, the
+        /// address selects the interface.
         host: Option<IpAddr>,
     },
     /// Opens a channel to a slot over a link that exists. Answer: [`ConnectionReply::OpenedFabric`].
@@ -89,8 +89,8 @@ pub enum ConnectionRequest {
         /// Description of the memory.
         memory: RemoteMemory,
     },
-    /// Gives the functions of a slot a seat in a gang, in place of the previous one. Only the lease's holder may do so.
-    /// Answer: [`ConnectionReply::Done`].
+    /// Gives the functions of a slot a seat in a gang, in place of the previous seat. Only the lease's holder may do
+    /// this. Answer: [`ConnectionReply::Done`].
     Seat {
         /// The slot.
         slot: SlotIndex,

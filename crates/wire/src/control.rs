@@ -8,7 +8,7 @@ pub mod batch;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex};
 use serde::{Deserialize, Serialize};
 
-/// Waiting policy of a slot, on a core that no other thread wants: else it sleeps at once.
+/// Waiting policy of a slot. On a core that another thread wants, the slot sleeps at once instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PollingPolicy {
     /// Poll as long as recent arrivals make it worthwhile, at most for the budget, then sleep.
@@ -57,9 +57,10 @@ pub enum WorkerOrder {
         memory_bytes: u64,
         /// Tenant that holds the lease; passed to functions.
         tenant: String,
-        /// Set if the core is shared with other workers: each invocation has to claim it.
+        /// Set if the core is shared with other workers: each invocation has to claim the core.
         shared: Option<CoreSharing>,
-        /// Numbers of its GPUs on the node; `None`: the node counts no GPUs, and functions are told nothing about them.
+        /// Numbers of the worker's GPUs on the node; `None` if the node counts no GPUs: functions then get no such
+        /// numbers.
         gpus: Option<Vec<u32>>,
     },
     /// Loads a library. One descriptor: a sealed memfd with its bytes.
@@ -76,7 +77,7 @@ pub enum WorkerOrder {
         /// Delegation, for a peer of the holder.
         lent: Option<LentSlots>,
     },
-    /// Drops all connections of a delegation. Invocations that run for them run to their end.
+    /// Drops all connections of a delegation. Invocations of these connections that run continue to their end.
     Dismiss {
         /// The delegation.
         delegation: u32,
@@ -84,21 +85,22 @@ pub enum WorkerOrder {
     /// Restores the functions' state, by a function of the program or of the loaded library. One descriptor: a pipe to
     /// read the state from. Sent before any client is introduced.
     Restore {
-        /// Size of the state; `None`: there is no state yet, but a function that could have saved it must exist.
+        /// Size of the state; `None` if there is no state yet: a function that could have saved it must exist even
+        /// then.
         size_bytes: Option<u64>,
     },
     /// Saves the functions' state, by a function of the program or of the loaded library, and stops serving. One
-    /// descriptor: a pipe to write the state to, in pieces: the length of each (64 bits, little endian) and its bytes;
-    /// a length of 0 ends it. After a failure the worker serves as before.
+    /// descriptor: a pipe to write the state to, in pieces. Each piece is a length (64 bits, little endian) and that
+    /// many bytes; a length of 0 ends the state. After a failure the worker serves as before.
     Save,
-    /// Goes to another shared core, with all threads that are pinned to the present one. One descriptor: the file of
-    /// claims of the new core. Fails, and changes nothing, while a slot runs a function.
+    /// Moves the worker to another shared core, with all threads that are pinned to the present core. One descriptor:
+    /// the file of claims of the new core. Fails, and changes nothing, while a slot runs a function.
     Move {
         /// The new core.
         core: u32,
     },
-    /// Begins to load the library for fabrics, because a client will probably reach the worker over one. Also before
-    /// [`WorkerOrder::Configure`].
+    /// Begins to load the library for fabrics, because a client will probably reach the worker over a fabric. The order
+    /// may be sent before [`WorkerOrder::Configure`].
     PrepareFabric,
 }
 

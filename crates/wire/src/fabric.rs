@@ -1,9 +1,9 @@
 //! Prefixes of messages over a fabric, and the data that two ends exchange to reach one another.
 //!
 //! A message over a fabric begins with a [`Prefix`]. In a frame, the header line follows, and then the payload, unless
-//! the payload was written ahead by RMA. Words of zeros at the end of the line are not sent: the whole second half if
-//! a payload follows. So 8 bytes travel in a message of 64, and 64 in one of 120, which sockets send without a
-//! completion.
+//! the payload was written ahead by RMA. Words of zeros at the end of the line are not sent; if a payload follows, they
+//! are the whole second half. So a payload of 8 bytes is sent in a message of 64 bytes, and a payload of 64 bytes in a
+//! message of 120, which sockets send without a completion.
 //!
 //! ```text
 //! byte  0     1         2      4         8     16       20      24       56 to 88
@@ -45,15 +45,15 @@ pub enum MessageKind {
 pub struct Prefix {
     /// Kind of the message.
     pub kind: MessageKind,
-    /// Whether the payload stands in the entry already.
+    /// Whether the payload is in the entry already.
     pub payload_written: bool,
     /// The receiver's number of the channel; for probes the number of the probe.
     pub channel: u32,
-    /// Key of the channel; for probes that of the link.
+    /// Key of the channel; for probes, key of the link.
     pub key: u64,
     /// Entry of the receiver's ring, or [`EXPRESS_ENTRY`].
     pub entry: u32,
-    /// Bytes of payload in the entry; a payload that travels in the line does not count.
+    /// Bytes of payload in the entry; a payload inside the line is not counted.
     pub length: u32,
 }
 
@@ -61,8 +61,8 @@ impl Prefix {
     /// Encoded size.
     pub const BYTES: usize = 24;
 
-    /// Number of bytes of a frame's line that go into its message, after a prefix with this `length`: at least its
-    /// first half, and whole words.
+    /// Number of bytes of a frame's line that are sent in its message, after a prefix with this `length`: whole words,
+    /// and at least the first half of the line.
     #[inline]
     pub fn line_bytes(length: u32, line: &LineWords) -> usize {
         let inline = if length == 0 { &line[HALF_WORDS..] } else { &[] };
@@ -70,8 +70,8 @@ impl Prefix {
         8 * (HALF_WORDS + inline.len() - zeros)
     }
 
-    /// Line and payload of a frame, from the message that begins with this prefix; `None` if its length is wrong. Words
-    /// of the line that were not sent are zero.
+    /// Line and payload of a frame, from the message that begins with this prefix; `None` if the message's length is
+    /// wrong. Words of the line that were not sent are zero.
     #[inline]
     pub fn frame<'a>(&self, message: &'a [u8]) -> Option<(LineWords, &'a [u8])> {
         let (in_line, in_message) = match (self.length, self.payload_written) {
@@ -157,15 +157,15 @@ impl Prefix {
         })
     }
 
-    /// Whether the entry is one of a ring of this shape and the payload fits it.
+    /// Whether a ring of this shape has the entry, and the payload fits into it.
     #[inline]
     pub fn fits_ring(&self, shape: RingShape) -> bool {
         (self.entry < shape.depth || self.entry == EXPRESS_ENTRY) && self.length <= shape.entry_bytes
     }
 }
 
-/// Memory of a peer that may be read or written over the fabric. An address, not a secret: software providers do not
-/// check it, and a peer that guesses it reaches the same bytes.
+/// Memory of a peer that may be read or written over the fabric. This is an address, not a secret: software providers
+/// do not check it, and a peer that guesses it reaches the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMemory {
     /// Address of the first byte, in the peer's terms: a virtual address, or 0.
@@ -230,7 +230,8 @@ pub struct Envelope {
     pub key: u64,
     /// Number of the sender, from the [`Inbox`].
     pub number: u32,
-    /// Number of the message among those of this sender, counted from 0: none is lost, and none overtakes another.
+    /// Number of the message among those of this sender, counted from 0: no message is lost, and none overtakes
+    /// another.
     pub sequence: u32,
 }
 
@@ -245,7 +246,7 @@ impl Envelope {
         words.to_le_bytes()
     }
 
-    /// Splits a message into envelope and content. Any bytes are some envelope; the receiver checks whether it is
+    /// Splits a message into envelope and content. Any 16 bytes form an envelope; the receiver checks whether it is
     /// valid.
     #[inline]
     pub fn decode(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
@@ -262,7 +263,7 @@ impl Envelope {
     }
 }
 
-/// The owner's description of a ring for the peer that will write it.
+/// The owner's description of a ring for the peer that writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingDescription {
     /// The owner's number of the channel.

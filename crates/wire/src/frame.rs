@@ -1,10 +1,9 @@
 //! The data plane: request and reply headers, one 64-byte cache line each.
 //!
-//! A header is eight little-endian 64-bit words. Word 0 is the in-band sequence word; its arrival
-//! completes the frame, so no transport needs remote-CQ data, RMA events or atomics. Up to
-//! [`INLINE_BYTES`] of payload travel in words 4 to 7; a longer payload stands in the entry's payload
-//! area and is complete before the sequence word is (the inlining of the rFaaS paper, section 4.2,
-//! without its gap at 128 bytes).
+//! A header is eight little-endian 64-bit words. Word 0 is the in-band sequence word; its arrival completes the frame,
+//! so no transport needs remote-CQ data, RMA events or atomics. Up to [`INLINE_BYTES`] of payload are in words 4 to 7.
+//! A longer payload is in the entry's payload area, and is complete before the sequence word is written (the inlining
+//! of the rFaaS paper, section 4.2, without its gap at 128 bytes).
 //!
 //! ```text
 //! request  0      8      12   14     16      20     24       28      32              64
@@ -35,8 +34,8 @@ pub type LineWords = [u64; 8];
 /// The in-band sequence word: the generation of the channel, and the number of an invocation on it.
 ///
 /// It is the generation, moved to the upper half, plus the invocation's number, counted in 64 bits. No word is repeated
-/// in the life of a channel, so that a line that was not written for any length of time never matches a later
-/// invocation. Zeroed memory matches none: no word is 0.
+/// in the life of a channel, so a line never matches a later invocation, no matter how long ago it was written. Zeroed
+/// memory matches no invocation, because no word is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seq(u64);
 
@@ -57,8 +56,8 @@ impl Seq {
 /// Number of parts of registered buffers that form an invocation's input and its output, in place of bytes in the ring.
 ///
 /// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in a buffer
-/// stand before the spans, where they are aligned. Several parts of an input are read one after the other, as if they
-/// were one; an output fills its parts in turn.
+/// precede the spans, so that these bytes are aligned. Several parts of an input are read one after the other, as if
+/// they were one part; an output fills one part after the other.
 ///
 /// Two numbers of 8 bits: parts of the input, parts of the output. The upper bits of the first say whether the client
 /// may withdraw the request, and which party has claimed it since ([`RequestClaim`]).
@@ -73,7 +72,7 @@ impl Flags {
     /// The output is one part of a buffer, which the function writes in place.
     pub const OUTPUT_BUFFER: Self = Self(1 << 8);
 
-    /// Flags for this many parts of each; `None` if one number is over [`PARTS_MAX`].
+    /// Flags for these numbers of parts; `None` if one number is over [`PARTS_MAX`].
     pub fn of_parts(inputs: usize, outputs: usize) -> Option<Self> {
         let fits = inputs <= PARTS_MAX && outputs <= PARTS_MAX;
         fits.then_some(Self((inputs | outputs << 8) as u16))
@@ -105,7 +104,7 @@ impl Flags {
 pub struct RequestHeader {
     /// Sequence word; completes the frame.
     pub seq: Seq,
-    /// Epoch; the request is refused unless it is the slot's.
+    /// Epoch; the request is refused unless it equals the slot's epoch.
     pub epoch: Epoch,
     /// Function to run.
     pub function: FunctionIndex,
@@ -118,7 +117,8 @@ pub struct RequestHeader {
     /// Time limit of the function from the moment that the slot sees the request, microseconds; 0: unlimited. Relative,
     /// so that client and worker need no common clock.
     pub timeout_us: u32,
-    /// Largest number of output bytes that the client accepts (ring replies; a buffer's capacity is its span's length).
+    /// Largest number of output bytes that the client accepts in the ring. (The capacity of a buffer is its span's
+    /// length.)
     pub output_capacity: u32,
     /// The payload if `length <= INLINE_BYTES`, zero-padded.
     pub inline: Inline,
@@ -128,9 +128,8 @@ fn pack(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// A payload inside a header. It is kept as the words of the line that it travels in: building words from bytes and
-/// splitting them again costs more than the whole rest of a header (stores of one width and loads of another wait for
-/// each other).
+/// A payload inside a header. It is stored as words of the line: building words from bytes and splitting them again
+/// costs more than all other work on a header (stores of one width and loads of another wait for each other).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(64))]
 pub struct Inline([u64; INLINE_BYTES / 8]);
@@ -213,7 +212,7 @@ impl RequestHeader {
     }
 }
 
-/// Status of an invocation, as its worker saw it.
+/// Status of an invocation, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum InvocationStatus {
@@ -221,13 +220,13 @@ pub enum InvocationStatus {
     Ok = 0,
     /// Ran and returned an error of its own, `code`; any output that it wrote is the payload.
     FunctionError = 1,
-    /// Ran, and claimed or would need more output bytes (`length`) than the client accepts; no output.
+    /// Ran, and claimed or needs more output bytes (`length`) than the client accepts; no output.
     OutputTooLarge = 2,
     /// Did not run: the lease that this frame belongs to is over.
     StaleEpoch = 16,
     /// Did not run: no function has this index.
     UnknownFunction = 17,
-    /// Did not run: a length is over the entry's, or shorter than the spans it must hold.
+    /// Did not run: a length exceeds the entry, or is less than the spans that the payload must contain.
     BadLength = 18,
     /// Did not run: a buffer is not registered.
     UnknownRegion = 19,
@@ -243,10 +242,10 @@ pub enum InvocationStatus {
     OutputUnreachable = 4,
     /// Did not run: its input could not be read from the client's buffer over the fabric.
     InputUnreachable = 23,
-    /// Did not run: the slot's core is shared, and another slot has it now. Worth trying on another slot at once, or on
-    /// this one a little later.
+    /// Did not run: the slot's core is shared, and another slot has it now. The client may try another slot at once, or
+    /// this slot a little later.
     Busy = 24,
-    /// Did not run: its client has withdrawn it.
+    /// Did not run: the client has withdrawn the invocation.
     Withdrawn = 25,
 }
 

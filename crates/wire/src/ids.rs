@@ -84,7 +84,7 @@ macro_rules! bytes_id {
 }
 
 bytes_id!(
-    /// Id of a lease; random, so that two agents never assign the same one.
+    /// Id of a lease; random, so that two agents never assign the same id.
     LeaseId(8)
 );
 bytes_id!(

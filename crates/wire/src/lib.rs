@@ -18,8 +18,8 @@
 //! * [`mirror!`] — macro that defines a struct with the fields of a message, for output in another format.
 //!
 //! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an allocation
-//! larger than the message (except lists of lengths, which have bounds of their own). Each has a fuzz target under
-//! `fuzz/`.
+//! larger than the message (except lists of lengths, which have bounds of their own). Each decoder has a fuzz target
+//! under `fuzz/`.
 //!
 //! ```
 //! use hotlease_wire::frame::{ReplyHeader, Seq};

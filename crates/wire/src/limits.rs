@@ -6,7 +6,7 @@ pub mod variables;
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Largest number of file descriptors in one control message.
 pub const MESSAGE_FDS_MAX: usize = 4;
-/// Longest payload that travels inside the header's cache line, bytes.
+/// Longest payload that is sent inside the header's cache line, bytes.
 pub const INLINE_BYTES: usize = 32;
 /// Largest number of parts of registered buffers that form an input or an output.
 pub const PARTS_MAX: usize = 16;
@@ -15,7 +15,7 @@ pub const RING_DEPTH_MAX: u32 = 4096;
 /// Default number of entries of a ring.
 pub const RING_DEPTH_DEFAULT: u32 = 64;
 /// Default payload size of one ring entry, bytes: header and payload together fill two whole pages, so that the header
-/// stands in one page with the first bytes of the payload.
+/// is in one page with the first bytes of the payload.
 pub const ENTRY_BYTES_DEFAULT: u32 = 2 * 4096 - 64;
 /// Largest payload of one ring entry, bytes.
 pub const ENTRY_BYTES_MAX: u32 = 4 << 20;

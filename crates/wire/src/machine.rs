@@ -8,7 +8,7 @@
 //!                         ◄───────── Ready
 //! Pause                   ─────────► sends nothing more once all its questions are answered
 //!                         ◄───────── Obeyed, its last message until it is resumed
-//! Resume                  ─────────► to a machine made from the one saved after Pause: forks a worker of its own
+//! Resume                  ─────────► to a copy of the machine that was saved after Pause: forks a worker
 //!                         ◄───────── Ready
 //! Assign, Load            ─────────► passed to the worker in turn
 //!                         ◄───────── Obeyed
@@ -42,8 +42,8 @@ pub enum ToGuest {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
     },
-    /// Resumes a machine that was saved once it was ready, and from which other machines are resumed too. Carries 64
-    /// random bytes for this machine alone. Answer: [`FromGuest::Ready`].
+    /// Resumes a machine from one that was saved when it was ready. Other machines are resumed from the same saved
+    /// machine, so this message carries 64 random bytes for this machine alone. Answer: [`FromGuest::Ready`].
     Resume {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
@@ -78,18 +78,18 @@ pub enum ToGuest {
 pub struct WorkerStart {
     /// Absolute path of the program.
     pub path: Vec<u8>,
-    /// Arguments, of which the first one is the program's name.
+    /// Arguments; the first is the program's name.
     pub arguments: Vec<Vec<u8>>,
     /// All environment variables.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Working directory; `/` if that is no folder.
+    /// Working directory; `/` if there is no such folder.
     pub directory: Vec<u8>,
     /// Whether workers are to be forked from the program.
     pub zygote: bool,
     /// Limits of the worker's sandbox, and so of the machine.
     pub limits: MachineLimits,
-    /// Files of the sandbox that the program must see although they are in folders of which the machine has its own,
-    /// such as `/tmp`.
+    /// Files of the sandbox that the program must see although the machine replaces their folders by its own, such as
+    /// `/tmp`.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -157,7 +157,7 @@ pub enum FromGuest {
 /// End of a worker in a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEnd {
-    /// Reason why the worker could not be started; empty: it was started.
+    /// Reason why the worker could not be started; empty if it was started.
     pub failure: String,
     /// Exit status, or the negative number of the signal that killed the worker.
     pub status: i32,
@@ -174,7 +174,7 @@ pub struct GuestCrash {
     pub slot: Option<u16>,
     /// The signal; 0: the function called `exit`.
     pub signal: i32,
-    /// Capacity of the output that a function wrote past, if it did.
+    /// If a function wrote past the end of its output: capacity of the output.
     pub overrun_capacity: Option<u64>,
 }
 
@@ -199,7 +199,7 @@ impl MachineHead {
         bytes
     }
 
-    /// Decodes the lengths; refuses those that no message has.
+    /// Decodes the lengths; refuses lengths that no message has.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let (message, brought) = bytes.split_at(4);
         let head = Self {

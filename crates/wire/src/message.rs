@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Reason why bytes from another process cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The message is longer than any may be.
+    /// The message is longer than the limit.
     #[error("message of {size} bytes is over the limit of {MESSAGE_BYTES_MAX}")]
     TooLong {
         /// Number of received bytes.
@@ -24,7 +24,7 @@ pub enum DecodeError {
 /// Encodes a control message.
 ///
 /// # Panics
-/// Never for the message types of this crate: they hold no map or sequence of unknown length.
+/// Never for the message types of this crate: they contain no map or sequence of unknown length.
 pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
     postcard::to_stdvec(message).expect("hotlease messages have known lengths")
 }
@@ -48,7 +48,7 @@ pub(crate) fn decode_of_any_length<M: DeserializeOwned>(bytes: &[u8]) -> Result<
     }
 }
 
-/// Defines a struct and its conversion from a message. A field gets the value of the expression behind it, or else the
+/// Defines a struct and its conversion from a message. A field gets the value of the expression after it, or else the
 /// value of the message's field of the same name.
 ///
 /// ```

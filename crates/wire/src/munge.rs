@@ -1,4 +1,5 @@
-//! Payload of a MUNGE credential, which binds it to one connection: a server that gets it cannot use it elsewhere.
+//! Payload of a MUNGE credential. It binds the credential to one connection, so that the server cannot use it
+//! elsewhere.
 
 /// First line of a payload.
 const VERSION: &str = "hotlease-1";

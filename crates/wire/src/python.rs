@@ -1,6 +1,6 @@
 //! Workers that are Python interpreters: constants shared by client, agent and worker.
 //!
-//! The format of their tasks is that of [`task`](crate::task), and no concern of the agent.
+//! The format of their tasks is defined in [`task`](crate::task); the agent does not read it.
 
 use crate::code::{ExportedFunction, Interface};
 use crate::ids::CodeHash;
@@ -18,8 +18,8 @@ pub const PATH: &str = "HOTLEASE_PYTHON_PATH";
 /// Environment variable with the modules that a worker imports before it accepts orders, separated by spaces. Workers
 /// with such modules can be forked from a zygote that has imported them.
 pub const IMPORTS: &str = "HOTLEASE_PYTHON_IMPORTS";
-/// Bytes that a worker writes to its output when a task has ended: the output before them gives no clue to the worker's
-/// death.
+/// Bytes that a worker writes to its output when a task has ended: output before these bytes does not explain the
+/// worker's death.
 pub const END_OF_TASK: &[u8] = b"\0hotlease: a task has ended\0";
 /// Largest number of bytes of environment, import path and all other strings of a lease's Python.
 pub const BYTES_MAX: usize = 128 * 1024;
@@ -82,7 +82,7 @@ pub fn library() -> CodeHash {
     CodeHash::of(b"hotlease: the library of Python workers, version 1")
 }
 
-/// Functions of that library.
+/// Functions of the library of Python workers.
 pub fn functions() -> Vec<ExportedFunction> {
     vec![ExportedFunction {
         name: FUNCTION.to_owned(),

@@ -33,7 +33,7 @@ impl fmt::Display for RunCertainty {
 /// Cause of a worker's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Killed by a signal; if it is known, while running the function at this index of its worker.
+    /// Killed by a signal; if it is known, while `function` was running.
     Signal {
         /// Signal number.
         signal: i32,
@@ -69,7 +69,8 @@ pub enum Cause {
     NotStarted {
         /// Step that failed, and why.
         why: String,
-        /// Whether the cause lies in the program, or in what the node provides: the next start would fail alike.
+        /// Whether the cause is in the program or in the node's resources, so that the next start would fail in the
+        /// same way.
         lasts: bool,
     },
     /// The agent is gone, so the cause is unknown.
@@ -88,7 +89,7 @@ impl Cause {
         }
     }
 
-    /// Text of the cause, for a caller that knows the name of that function.
+    /// Text of the cause; `name`: name of the function that was running.
     pub fn with_name<'a>(&'a self, name: Option<&'a str>) -> impl fmt::Display + 'a {
         NamedCause { cause: self, name }
     }
@@ -163,7 +164,7 @@ pub enum EndReason {
     Expired,
     /// The holder's session closed without releasing the lease.
     ClientGone,
-    /// An operator ended it.
+    /// An operator ended the lease.
     Revoked,
     /// The agent is shutting down.
     AgentStopping,
@@ -173,12 +174,12 @@ pub enum EndReason {
     TakenBack,
     /// The time limit of the delegation is over.
     NoLongerLent,
-    /// No invocation ran on it, and its state was saved, so that the node can use its memory for other leases. Before
-    /// that its worker had stopped accepting requests.
+    /// The lease was idle, and its state was saved, so that the node can use its memory for other leases. The worker
+    /// had stopped accepting requests before its state was saved.
     SwappedOut,
-    /// It lasted as long as the operator of its node lets a lease last.
+    /// The lease reached the longest duration that the operator of its node permits.
     DurationOver,
-    /// Nothing ran on it for as long as the operator of its node lets a lease be idle.
+    /// The lease was idle for the longest time that the operator of its node permits.
     Idle,
     /// A batch job takes the resources that the lease held on its node.
     BatchJob(JobId),
@@ -394,7 +395,7 @@ pub enum Rejection {
     /// The agent cannot, or may not, run this lease's code in such a sandbox.
     #[error("no sandbox of kind {kind}: {why}")]
     NoSandbox {
-        /// Kind of sandbox that was requested, or that is the site's.
+        /// Kind of sandbox that was requested, or that the site has set.
         kind: String,
         /// The missing part, and a remedy.
         why: String,
@@ -426,8 +427,9 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Whether the rejection may pass with time alone: a resource becomes free, or a party comes back. Otherwise the
-    /// same party will reject the request again; an agent speaks for itself only, and other agents may accept it.
+    /// Whether the same request may be accepted later: when a resource becomes free, or a party can be reached again.
+    /// Otherwise the same party will reject the request again. An agent's rejection is about that agent only, and other
+    /// agents may accept the request.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::NoCapacity { .. } | Self::NoPlaces { .. } | Self::NoGpus { .. } | Self::NotTogether { .. } => true,

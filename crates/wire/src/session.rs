@@ -1,9 +1,9 @@
 //! Client ↔ agent, over the agent's session socket (Unix, `SOCK_SEQPACKET`).
 //!
-//! The agent checks the peer's credentials on accept. The first message must be [`SessionRequest::Attach`]. Replies
-//! come in the order of the requests; [`SessionReply::WorkerDied`] and [`SessionReply::LeaseEnded`] are events that may
-//! come between them. When the last session of a lease closes without [`SessionRequest::Release`], the lease ends with
-//! `ClientGone`.
+//! The agent checks the peer's credentials on accept. The first message must be [`SessionRequest::Attach`]. Replies are
+//! sent in the order of the requests; [`SessionReply::WorkerDied`] and [`SessionReply::LeaseEnded`] are events that may
+//! be sent between them. When the last session of a lease closes without [`SessionRequest::Release`], the lease ends
+//! with `ClientGone`.
 
 use crate::frame::InvocationId;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex, WorkerIndex};
@@ -20,9 +20,9 @@ pub enum SessionRequest {
         /// Token from the grant.
         token: Vec<u8>,
     },
-    /// Loads a library into every worker of the lease, present and future. With a descriptor (a sealed memfd): these
-    /// bytes. Without one: only if the node has the library ([`Rejection::NeedCode`] otherwise). Answer:
-    /// [`SessionReply::Loaded`].
+    /// Loads a library into every worker of the lease, present and future. With a descriptor (a sealed memfd), loads
+    /// these bytes. Without a descriptor, loads the library only if the node has it ([`Rejection::NeedCode`]
+    /// otherwise). Answer: [`SessionReply::Loaded`].
     Load {
         /// Hash of the library.
         hash: CodeHash,
@@ -33,8 +33,8 @@ pub enum SessionRequest {
     Connect {
         /// The worker.
         worker: WorkerIndex,
-        /// Whether the client's channels will go over a fabric. Workers that wait for the next leases load its library
-        /// ahead.
+        /// Whether the client's channels will go over a fabric. If so, workers that wait for the next leases load the
+        /// library for fabrics in advance.
         over_fabric: bool,
     },
     /// Postpones the expiry. Answer: [`SessionReply::Renewed`].
@@ -77,7 +77,7 @@ pub enum SessionReply {
         workers: Vec<Vec<u32>>,
         /// Phases of the workers' start.
         start: StartPhases,
-        /// The slots that a peer may use; `None` in the holder's session: all.
+        /// The slots that a peer may use; `None` in the holder's session, which may use all slots.
         lent: Option<Vec<SlotPlace>>,
     },
     /// Answer to `Load`.
@@ -109,14 +109,14 @@ pub enum SessionReply {
     WorkerDied {
         /// The worker.
         worker: WorkerIndex,
-        /// Epoch of the dead worker, which tells it from a later one of this index.
+        /// Epoch of the dead worker, which distinguishes it from a later worker with this index.
         epoch: Epoch,
         /// Cause of the death.
         cause: Cause,
         /// End of its output.
         output: String,
-        /// Last invocation of each slot that began one, at most [`crate::limits::SLOTS_MAX`]: later ones on the same
-        /// channel did not run.
+        /// Last invocation of each slot that began one, at most [`crate::limits::SLOTS_MAX`]: later invocations on the
+        /// same channel did not run.
         begun: Vec<LastInvocation>,
     },
     /// Event, and answer to `Release`: the lease is over and this session with it.
@@ -144,8 +144,8 @@ pub enum SessionReply {
         /// Reason of the end.
         reason: EndReason,
     },
-    /// Event for the holder: another request for a lease finds no room on the node. A holder that does not use its lease
-    /// may release it. The event may be lost; it comes again with the next such request.
+    /// Event for the holder: another request for a lease finds no room on the node. A holder that does not use its
+    /// lease may release it. The event may be lost; it is sent again when a further request finds no room.
     RoomWanted,
 }
 
@@ -229,15 +229,15 @@ pub struct StartPhases {
     pub steps: StartSteps,
     /// Time of the assignment to the lease.
     pub configure_us: u64,
-    /// Reason why workers had to be started, in words; empty: none had to.
+    /// Reason why workers had to be started, in words; empty if no worker had to be started.
     pub cold: String,
 }
 
-/// Steps of a worker's start, one after the other, microseconds; `None`: no such step.
+/// Steps of a worker's start, one after the other, microseconds; `None` if there was no such step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartSteps {
-    /// Fetching and mounting the image of its environment, before the lease was granted: neither in `grant_us` nor in
-    /// `start_us`.
+    /// Fetching and mounting the image of its environment, before the lease was granted: this time is neither in
+    /// `grant_us` nor in `start_us`.
     pub image_us: Option<u64>,
     /// Making its sandbox, or taking one that was prepared, and starting its program in it.
     pub sandbox_us: Option<u64>,

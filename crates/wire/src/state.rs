@@ -5,8 +5,8 @@
 //! "hlstate" and a version (8) | length of the head (32 bits, little endian) | head (postcard) | BLAKE3 of all that | zeros
 //! ```
 //!
-//! One agent writes the file and another one of the same user reads it, on a file system between them. A file is
-//! refused unless it proves that it is whole, and that it belongs to this tenant, program and name.
+//! One agent writes the file, and another agent of the same user reads it, on a file system that both can use. A file
+//! is refused unless its head proves that it is complete, and that it belongs to this tenant, program and name.
 
 use crate::limits::{STATE_NAME_BYTES_MAX, TENANT_BYTES_MAX};
 use crate::message::decode_of_any_length;
@@ -47,7 +47,7 @@ pub enum StateError {
     /// The file is no state.
     #[error("it is no state of a worker")]
     NotAState,
-    /// The file is of a later or earlier hotlease.
+    /// The file was written by a later or earlier version of hotlease.
     #[error("it has version {0} of the format, and this hotlease has {version}", version = MAGIC[7])]
     Version(u8),
     /// The head was changed after it was written.
@@ -56,7 +56,7 @@ pub enum StateError {
     /// The state was changed after it was written, or is incomplete.
     #[error("it is damaged: its bytes are not those that were saved")]
     Altered,
-    /// The file's length differs from that in its head.
+    /// The file's length differs from the length in its head.
     #[error("it is cut short or too long: its head says {said} bytes, and there are {there}")]
     Length {
         /// Length in the head.
@@ -70,7 +70,7 @@ pub enum StateError {
     /// The state has another name.
     #[error("it is the state `{0}`, under another name")]
     WrongName(String),
-    /// The state is that of another program.
+    /// The state belongs to another program.
     #[error(
         "it was saved by another program: with another interpreter, environment, import path, version of a package, or other `imports`; \
          or by a function library with another name in HOTLEASE_STATE_SAVE, or for another processor"
@@ -129,7 +129,7 @@ impl StateHead {
     /// Checks tenant, name and program of a request for the state.
     ///
     /// # Errors
-    /// The property that differs.
+    /// An error that names the property that differs.
     pub fn check_owner(&self, tenant: &str, name: &str, program: &[u8; 32]) -> Result<(), StateError> {
         if self.tenant != tenant {
             return Err(StateError::WrongTenant);
@@ -143,10 +143,10 @@ impl StateHead {
         }
     }
 
-    /// Checks the number of bytes behind the head.
+    /// Checks the number of bytes after the head.
     ///
     /// # Errors
-    /// Both lengths.
+    /// [`StateError::Length`] with both lengths.
     pub fn check_length(&self, there: u64) -> Result<(), StateError> {
         match self.size_bytes {
             said if said == there => Ok(()),

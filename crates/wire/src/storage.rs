@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// Length of a bucket's name, by S3's rules.
 const BUCKET_BYTES: std::ops::RangeInclusive<usize> = 3..=63;
 
-/// A bucket, or the keys below a prefix, as in a folder.
+/// A bucket, or the keys below a prefix, which is like a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoragePlace {
     /// Name of the bucket.
@@ -80,7 +80,7 @@ impl fmt::Display for StoragePlace {
 }
 
 impl StoragePlace {
-    /// Whether the place covers this object: the object named as the prefix, and all below it.
+    /// Whether the place covers this object: the object whose name is the prefix, and all objects below it.
     pub fn covers(&self, bucket: &str, key: &str) -> bool {
         self.bucket == bucket && (self.prefix.is_empty() || key == self.prefix || self.is_above(key))
     }
@@ -90,7 +90,7 @@ impl StoragePlace {
         self.bucket == bucket && (self.prefix.is_empty() || self.is_above(prefix))
     }
 
-    /// Whether this place permits everything that the other one permits.
+    /// Whether this place permits everything that `other` permits.
     pub fn contains(&self, other: &Self) -> bool {
         (self.writable || !other.writable) && self.covers(&other.bucket, &other.prefix)
     }

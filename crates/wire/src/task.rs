@@ -2,8 +2,8 @@
 //! `bindings/python/FORMAT.md`.
 //!
 //! This module has the layouts, small [`plain`] values, the arguments of [`native`] functions, and the protocol by
-//! which results that were [`left_results`] with a worker are fetched from there. The Python package makes objects from these,
-//! and only it reads pickles; those from a sandbox pass [`pickle::check`] first.
+//! which [`left_results`] are fetched from their worker. The Python package makes objects from these, and only the
+//! Python package reads pickles; it first passes pickles from a sandbox to [`pickle::check`].
 
 pub mod left_results;
 pub mod native;
@@ -18,7 +18,7 @@ pub const ALIGNMENT: usize = 64;
 pub const KEY_BYTES: usize = 16;
 /// Largest number of results of other tasks in one request.
 pub const RESULTS_MAX: usize = 65_536;
-/// Results of this size or more begin at multiples of [`ALIGNMENT`]: their buffers may be handed out in place.
+/// Results of this size or more begin at multiples of [`ALIGNMENT`], so that their buffers can be used in place.
 pub const ALIGNED_FROM: usize = 32 << 10;
 
 /// Key of a function: the first bytes of the BLAKE3 hash of its pickle.
@@ -31,7 +31,7 @@ pub fn key_of(blob: &[u8]) -> FunctionKey {
     key
 }
 
-/// Kinds of requests: the form of the arguments; and flags.
+/// Kinds of requests, each with a form of the arguments, and flags of requests.
 pub mod request {
     /// A plain tuple, and pairs of names and values.
     pub const PLAIN: u8 = 0;
@@ -89,8 +89,8 @@ pub mod reply {
     /// Bytes of the head, before the body.
     pub const HEAD_BYTES: usize = 8;
 
-    /// Number of bits of a duration: where it takes the place of a traceback's length, and where it stands beside one.
-    /// The last five bits are the exponent.
+    /// Number of bits of a duration: if it replaces the length of a traceback, and if it is beside that length. The
+    /// last five bits are the exponent.
     const BITS: [u32; 2] = [32, 24];
 
     /// Bytes of a head for the duration, and its number of bits.
@@ -168,7 +168,8 @@ pub struct TaskLayout {
 }
 
 impl TaskLayout {
-    /// Layout of a pickle that follows `before` bytes, and of its buffers. `None` if it is larger than any memory.
+    /// Layout of a pickle that follows `before` bytes, and of its buffers. `None` if the layout is larger than any
+    /// memory.
     pub fn new(before: usize, pickle_bytes: usize, lengths: impl IntoIterator<Item = usize>) -> Option<Self> {
         let mut end = before.checked_add(pickle_bytes)?;
         let mut buffers = Vec::new();
@@ -203,7 +204,7 @@ pub struct TaskRequest {
     pub guarded: bool,
     /// Key of the function.
     pub key: FunctionKey,
-    /// Offset and size of the function's pickle; `None`: the request does not contain it.
+    /// Offset and size of the function's pickle; `None` if the request does not contain it.
     pub blob: Option<(usize, usize)>,
     /// Positions of the arguments: their pickle, plain values, or the data for a native function; and their buffers.
     pub arguments: TaskLayout,
@@ -212,7 +213,8 @@ pub struct TaskRequest {
 }
 
 impl TaskRequest {
-    /// Decodes a request of `size` bytes; `at(from, into)` copies from them, and is only called for positions inside.
+    /// Decodes a request of `size` bytes. `at(from, into)` copies bytes of the request; it is only called for positions
+    /// inside it.
     pub fn decode(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
         let mut head = [0; request::HEAD_BYTES];
         if size < head.len() {
@@ -313,7 +315,8 @@ impl TaskReply {
         Self::decode_at(bytes.len(), at)
     }
 
-    /// Decodes a reply of `size` bytes; `at(from, into)` copies from them, and is only called for positions inside.
+    /// Decodes a reply of `size` bytes. `at(from, into)` copies bytes of the reply; it is only called for positions
+    /// inside it.
     pub fn decode_at(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
         let mut head = [0; reply::HEAD_BYTES];
         if size < head.len() {
@@ -355,7 +358,7 @@ impl TaskReply {
     }
 }
 
-/// Offsets and sizes of results that follow `end`, and the end of the last one.
+/// Offsets and sizes of results that follow `end`, and the end of the last result.
 pub fn place_results(mut end: usize, lengths: impl IntoIterator<Item = usize>) -> Option<(Vec<(usize, usize)>, usize)> {
     let mut results = Vec::new();
     for length in lengths {

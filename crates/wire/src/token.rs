@@ -1,7 +1,7 @@
 //! The token: a MAC'd capability that names the lease that its bearer may use.
 //!
-//! The agent mints and checks tokens with a key that never leaves it. A token names the agent's boot and the lease's
-//! epoch, so a token from before a restart or of an ended lease opens nothing.
+//! The agent mints and checks tokens with a key that never leaves the agent. A token names the agent's boot and the
+//! lease's epoch, so a token from before a restart or of an ended lease opens nothing.
 //!
 //! The agent replaces its key from time to time ([`TokenKeys`]). A token begins with the number of its key, so that no
 //! key is tried in vain. The previous key still opens the tokens that it made; earlier keys open nothing any more.
@@ -106,7 +106,7 @@ impl TokenKey {
         mac
     }
 
-    /// Makes a token: claims and their authentication code, as the client carries them.
+    /// Makes a token: claims and their authentication code. The client stores it unchanged.
     pub fn mint(&self, claims: &Claims) -> Vec<u8> {
         let mut token = self.number.to_le_bytes().to_vec();
         token.extend_from_slice(&crate::encode(claims));
@@ -132,7 +132,7 @@ impl TokenKey {
     }
 }
 
-/// Number of the key that made a token, if the bytes are one.
+/// Number of the key that made a token, if the bytes are a token.
 fn number_of(token: &[u8]) -> Result<u32, DecodeError> {
     let fits = (NUMBER_BYTES + MAC_BYTES..=TOKEN_BYTES_MAX).contains(&token.len());
     match token.first_chunk() {
@@ -141,7 +141,7 @@ fn number_of(token: &[u8]) -> Result<u32, DecodeError> {
     }
 }
 
-/// The keys of one run of an agent: the current one, and the previous one.
+/// The keys of one run of an agent: the current key, and the previous key.
 #[derive(Clone)]
 pub struct TokenKeys {
     present: TokenKey,
@@ -149,7 +149,7 @@ pub struct TokenKeys {
 }
 
 impl TokenKeys {
-    /// Keys with a first key from random bytes.
+    /// The keys at the beginning of a run: one key, from random bytes.
     pub fn new(secret: [u8; 32]) -> Self {
         Self {
             present: TokenKey::new(secret),
@@ -157,8 +157,8 @@ impl TokenKeys {
         }
     }
 
-    /// Makes a new key. The current one still opens its tokens until the next rotation; the previous one opens nothing
-    /// any more.
+    /// Makes a new key. The key that was current still opens its tokens until the next rotation; the key before it
+    /// opens nothing any more.
     pub fn rotate(&mut self, secret: [u8; 32]) {
         let next = self.present.followed_by(secret);
         self.former = Some(std::mem::replace(&mut self.present, next));

@@ -5,10 +5,10 @@
 //! agent accepts or rejects. A client without a certificate sends the first frame: [`TunnelFrame::Bearer`] for a session,
 //! [`TunnelFrame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages.
 //! A message's memory follows it on the stream without framing, one attachment after the other. A socket is kept under
-//! a ticket, and the client fetches it with a stream of its own.
+//! a ticket until the client fetches it with a separate stream.
 //!
-//! On the stream a frame is its length (32 bits, little endian) and that many bytes. A side without other frames sends
-//! [`TunnelFrame::Alive`], so that a vanished host can be told from a busy one.
+//! On the stream a frame is its length (32 bits, little endian) and that many bytes. A side that has nothing else to
+//! send sends [`TunnelFrame::Alive`], so that its peer can distinguish a vanished host from a busy host.
 
 use crate::DecodeError;
 use crate::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
@@ -29,7 +29,7 @@ pub const FIRST_BYTES_MAX: usize = TOKEN_BYTES_MAX + 32;
 pub struct Ticket(pub [u8; 16]);
 
 impl std::fmt::Debug for Ticket {
-    /// Every party that knows a ticket can use it, so it stays out of logs.
+    /// Without a certificate, every party that has a ticket can use it, so tickets stay out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Ticket")
     }

@@ -25,7 +25,7 @@ fn committed_corpus_is_what_messages_encode_to() {
 fn every_seed_is_accepted() {
     for decoder in DECODERS {
         for (number, bytes) in (decoder.seeds)().iter().enumerate() {
-            // The token corpus holds bare claims too, which are not tokens.
+            // The token corpus contains bare claims too, which are not tokens.
             let expected = decoder.name != "token" || number < 2;
             assert_eq!((decoder.check)(bytes), expected, "{} seed {number}", decoder.name);
         }

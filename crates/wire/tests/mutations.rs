@@ -39,7 +39,7 @@ fn mutated_frames_break_no_decoder() {
     for decoder in DECODERS {
         let accepted = hammer(decoder, &(decoder.seeds)(), seed);
         eprintln!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
-        // Otherwise this tests only one of the two results.
+        // Otherwise this test covers only one of the two results.
         assert!(accepted > 0, "{}: no mutated frame was accepted", decoder.name);
         assert!(accepted < FRAMES, "{}: every mutated frame was accepted", decoder.name);
     }

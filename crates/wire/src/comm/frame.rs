@@ -5,9 +5,9 @@
 //!       | kind| class| zero | tag  | context  | length  | number  | body ...
 //! ```
 //!
-//! A message travels with its frame ([`MemberFrame::Eager`]) if it is not too long for that: if the receiver does not wait
-//! for it, the receiver keeps it, within the credit that it gave. A longer message is announced, and sent when the
-//! receiver has memory for it:
+//! A message that is short enough is sent with its frame ([`MemberFrame::Eager`]): if no receive waits for the message,
+//! the receiver stores it, within the credit that the receiver gave. A longer message is announced, and is sent when
+//! the receiver has memory for it:
 //!
 //! ```text
 //!   sender                                  receiver
@@ -17,11 +17,12 @@
 //!     │ ── Data { landing } + body ──────────► │  in pieces, between which small messages pass
 //! ```
 //!
-//! Numbers that the receiver of a frame assigned (`landing` of a grant) are checked when they come back. If a grant is
-//! for a message that the sender has given up meanwhile, the sender answers with [`MemberFrame::Withdraw`].
+//! Numbers that the receiver of a frame assigned (`landing` of a grant) are checked when the other side sends them
+//! back. If a grant is for a message that the sender has given up meanwhile, the sender answers with
+//! [`MemberFrame::Withdraw`].
 //!
-//! Two members of one node switch from their connection to lanes in shared memory. Each direction switches for itself,
-//! in order with the messages that are sent meanwhile. The connection stays open, because it tells when the other
+//! Two members of one node switch from their connection to lanes in shared memory. Each direction switches separately,
+//! at a definite place in the order of its messages. The connection stays open, because its end shows that the other
 //! member is gone:
 //!
 //! ```text
@@ -43,9 +44,9 @@ use super::{Loss, RANKS_MAX};
 use crate::DecodeError;
 use crate::fabric::Inbox;
 
-/// Longest message that travels with its frame, bytes.
+/// Longest message that is sent with its frame, bytes.
 pub const EAGER_BYTES_MAX: u64 = 256 * 1024;
-/// Longest message that waits for credit to travel with its frame, bytes; a longer one without credit is announced.
+/// Longest message that waits for credit to be sent with its frame, bytes; a longer message is announced instead.
 pub const SMALL_BYTES_MAX: u64 = 16 * 1024;
 /// Longest piece of a large message, bytes.
 pub const DATA_BYTES_MAX: u64 = 1 << 20;
@@ -53,11 +54,11 @@ pub const DATA_BYTES_MAX: u64 = 1 << 20;
 pub const MESSAGE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Credit that each unexpected message costs, besides its bytes.
 pub const ENTRY_COST: u64 = 128;
-/// Largest credit that a frame may give back.
+/// Largest credit that a frame may return.
 pub const CREDIT_MAX: u64 = 1 << 40;
 
-/// Class of messages. Messages of users and those of collectives have a credit and an order of their own, so that
-/// unreceived messages do not hold up a barrier.
+/// Class of messages. Messages of users and messages of collectives have separate credit and separate order, so that
+/// unreceived messages do not delay a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum MessageClass {
@@ -77,7 +78,7 @@ impl MessageClass {
 pub struct MessageAddress {
     /// Class, which has its own credit and order.
     pub class: MessageClass,
-    /// The communicator, among those that share connections.
+    /// Number of the communicator, among the communicators that share connections.
     pub context: u64,
     /// Tag of the user, or number of the collective.
     pub tag: u32,
@@ -92,7 +93,7 @@ pub struct BellLocation {
     pub memory: u32,
     /// Descriptor of a pipe, in that process.
     pub pipe: u32,
-    /// Key at the beginning of all memory of that process for lanes.
+    /// Key at the beginning of all memory that this process uses for lanes.
     pub key: u64,
 }
 
@@ -112,7 +113,7 @@ pub enum MemberFrame {
         to: MessageAddress,
         /// 1 to [`MESSAGE_BYTES_MAX`].
         length: u64,
-        /// The sender's number for it.
+        /// The sender's number for the message.
         id: u64,
     },
     /// Grants an announced message: the sender may send it.
@@ -129,12 +130,12 @@ pub enum MemberFrame {
         /// 1 to [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// Tells that a granted message will not come: the sender had given it up before.
+    /// Reports that a granted message will not be sent: the sender had given it up before.
     Withdraw {
         /// The receiver's number of the message.
         landing: u64,
     },
-    /// Gives back credit, after kept messages were received.
+    /// Returns credit, after kept messages were received.
     Credit {
         /// Class of the credit.
         class: MessageClass,
@@ -157,7 +158,7 @@ pub enum MemberFrame {
     },
     /// Declines an offered lane: it cannot be opened.
     Decline,
-    /// Marks the switch: later frames come over the lane, or libfabric.
+    /// Marks the switch: later frames arrive over the lane, or libfabric.
     Switch,
     /// Address for messages to the sender of this frame over libfabric: an [`Inbox`] follows.
     Inbox {
@@ -168,7 +169,7 @@ pub enum MemberFrame {
     Alive,
     /// The sender has finished: it sends no more messages, and receives none.
     Goodbye,
-    /// Answer to a goodbye: everything that came before it has been read.
+    /// Answer to a goodbye: everything that was sent before the goodbye has been read.
     Farewell,
     /// The sender considers a member lost.
     Lost {
@@ -177,8 +178,8 @@ pub enum MemberFrame {
         /// Reason.
         loss: Loss,
     },
-    /// A collective of this communicator ended with an error that other members cannot detect, so no further ones
-    /// begin. Earlier collectives go on.
+    /// A collective of this communicator ended with an error that other members cannot detect, so no further
+    /// collectives begin. Earlier collectives go on.
     Broken {
         /// The communicator.
         context: u64,
@@ -448,9 +449,9 @@ impl MemberFrame {
     }
 }
 
-/// Credit that each member of a communicator of `size` grants each other member, for each class: a constant of the
-/// protocol, so that both sides know it. It is at least two of the longest messages that travel with their frames, and
-/// at most 4 MiB; between these bounds, all other members together have 128 MiB of each class at one member.
+/// Credit that each member of a communicator of `size` grants each other member, for each class. It is a constant of
+/// the protocol, so that both sides compute the same value. The least credit is twice [`EAGER_BYTES_MAX`], the greatest
+/// 4 MiB; between these bounds, all other members together have 128 MiB of each class at one member.
 pub const fn credit_of(size: u32) -> u64 {
     let share = (128 << 20) / (size as u64 + 1);
     if share > 4 << 20 {

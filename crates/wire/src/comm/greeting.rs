@@ -5,7 +5,7 @@
 //!       | "HLCM" | version | purpose| zero | key         | group       |
 //! ```
 //!
-//! After a greeting, and throughout the handshake, each part is a length (16 bits, little endian) and that many bytes.
+//! After the greeting, each part of the handshake is a length (16 bits, little endian) and that many bytes.
 
 use super::GroupId;
 use crate::DecodeError;
@@ -19,7 +19,7 @@ pub const PART_BYTES_MAX: usize = 256;
 
 const MAGIC: [u8; 4] = *b"HLCM";
 
-/// Id of a secret: a digest of it, which does not reveal the secret.
+/// Id of a secret: a digest that does not reveal the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub [u8; 16]);
 
@@ -33,7 +33,7 @@ pub enum Purpose {
     Member = 2,
     /// Request that a member call back over this connection: see [`Knock`].
     Knock = 3,
-    /// Call of the rendezvous's second port. The number that the first port gave stands in the place of the group, and
+    /// Call of the rendezvous's second port. The field of the group has the number that the first port gave, and
     /// nothing follows.
     Mapping = 4,
 }
@@ -64,8 +64,8 @@ impl Greeting {
         bytes
     }
 
-    /// Decodes the first bytes of a connection; total on any bytes. Another version is malformed as well: see
-    /// [`Greeting::version`].
+    /// Decodes the first bytes of a connection; total on any bytes. A greeting of another version is malformed as well:
+    /// see [`Greeting::version`].
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "greeting" };
         let purpose = match bytes[5] {
@@ -94,7 +94,7 @@ impl Greeting {
     }
 }
 
-/// Answer to a greeting, in one byte and in the clear: neither side has proved anything yet.
+/// Answer to a greeting, in one byte and in the clear: neither side is authenticated yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verdict {
@@ -149,7 +149,7 @@ impl NodeId {
     pub const UNKNOWN: Self = Self([0; 16]);
 }
 
-/// A member's node and resources. The answering side sends its own as the payload of the second message.
+/// A member's node and resources. The answering side sends its own in the payload of the handshake's second message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MemberNode {
     /// Node whose processors the member shares.
@@ -161,7 +161,7 @@ pub struct MemberNode {
 }
 
 impl MemberNode {
-    /// Home of a member that cannot determine it.
+    /// The value for a member that cannot determine its node.
     pub const UNKNOWN: Self = Self {
         node: NodeId::UNKNOWN,
         shares_memory: false,
@@ -170,7 +170,7 @@ impl MemberNode {
     /// Encoded size.
     pub const BYTES: usize = 19;
 
-    /// Encodes the home.
+    /// Encodes the node and resources.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = u8::from(self.shares_memory);
@@ -209,7 +209,7 @@ pub struct Introduction {
     pub is_sealed: bool,
     /// Digest of the link's name; 0: only this connection and shared memory of the node.
     pub link: u32,
-    /// Home of the caller.
+    /// The caller's node and resources.
     pub home: MemberNode,
 }
 
@@ -258,8 +258,8 @@ impl Introduction {
 }
 
 /// The first bytes of a connection that the higher of two ranks makes. The lower rank then begins the handshake on it,
-/// as on its own connections, so that one of the two members chooses among all connections that come about between
-/// them. A knock is sent in the clear and is not trusted: the handshake proves it, or fails.
+/// as on its own connections: so one and the same member chooses among all connections between the two. A knock is sent
+/// in the clear and is not trusted: the handshake confirms it, or fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Knock {
     /// Id of the knocking member's secret.

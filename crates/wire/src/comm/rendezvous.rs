@@ -1,8 +1,8 @@
-//! A member ↔ the rendezvous: one question, and one answer, which comes when all members of the group have asked.
+//! A member ↔ the rendezvous: one question, and one answer, which is sent when all members of the group have asked.
 //!
 //! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
-//! ([`AnswerPieces`]). A member whose address differs from the one on which it listens is behind a NAT, and gets an answer in
-//! between:
+//! ([`AnswerPieces`]). If the rendezvous sees a member at another address than the one on which the member listens, the
+//! member is behind a NAT, and gets an answer in between:
 //!
 //! ```text
 //!   member                                      rendezvous
@@ -12,12 +12,12 @@
 //!     │ ◄──────────────────── Answer::Together ───── │
 //! ```
 //!
-//! A member that waits with others for the rest of a communicator, and learns meanwhile that more members are lost,
-//! reports that by [`JoinQuestion::Lost`]. It uses the same connection, so that it still gets an answer that is already
-//! on its way: if it asked again on another connection, it would come too late for a meeting that it belongs to.
+//! While a member waits with others for the rest of a communicator, it may learn that more members are lost. It reports
+//! them by [`JoinQuestion::Lost`] on the same connection, so that it still gets an answer that is already on its way.
+//! If it asked again on another connection, it would be too late for a meeting to which it belongs.
 //!
-//! [`JoinQuestion::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
-//! [`JoinAnswer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.
+//! Both members of a pair ask [`JoinQuestion::Relay`], each on a separate connection. When both have asked, each gets
+//! [`JoinAnswer::Relayed`]. From then on bytes that one of them sends arrive at the other unchanged.
 
 use super::{GroupId, NAME_BYTES_MAX, RANKS_MAX, RECORD_BYTES_MAX, SEAL_BYTES};
 use crate::DecodeError;
@@ -28,25 +28,26 @@ use std::net::SocketAddr;
 /// Longest time for which a member may wait for the others, milliseconds: a day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Largest number of ranks that one member may report lost; further ones are found by the timeout.
+/// Largest number of ranks that one member may report lost; further lost ranks are found by the timeout.
 pub const LOST_MAX: usize = 256;
 
-/// Kind of a meeting. Meetings of one name and of different kinds are separate: a member of one does not join another.
+/// Kind of a meeting. Meetings of one name and of different kinds are separate: a member that waits for one kind does
+/// not join a meeting of another kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Meeting {
     /// The meeting of a new group.
     First,
     /// The meeting of a group that grows: its members, which keep their ranks, and those that join it.
     Growth,
-    /// The meeting of the remaining members of a communicator. It is complete when all have come except those that one
-    /// of them considers lost, or when the time of one member is over. Members that have come get new ranks in the
-    /// order of the old ones.
+    /// The meeting of the remaining members of a communicator. It is complete when all members have arrived except
+    /// those that one of the arrived members considers lost, or when the time of one member is over. Members that have
+    /// arrived get new ranks in the order of their old ranks.
     Rest {
         /// The group that the communicator belongs to.
         of: GroupId,
         /// The communicator.
         context: u64,
-        /// Number of earlier such meetings of the communicator.
+        /// Number of earlier meetings of this kind of the communicator.
         number: u32,
         /// Old ranks that this member considers lost, at most [`LOST_MAX`].
         lost: Vec<u32>,
@@ -56,7 +57,7 @@ pub enum Meeting {
 /// Time that a member has to call the second port, milliseconds: without that call the kind of NAT is unknown, and
 /// connections are tried.
 pub const MAPPING_MS_MAX: u64 = 500;
-/// Longest answer, bytes: that to the largest group with all members behind NATs.
+/// Longest answer, bytes: the answer to the largest group with all members behind NATs.
 const ANSWER_BYTES_MAX: usize = 48 * RANKS_MAX as usize + 64;
 
 /// Question of a member.
@@ -111,7 +112,7 @@ pub struct Join {
     pub name: String,
     /// Size of the communicator, 1 to [`RANKS_MAX`].
     pub size: u32,
-    /// Rank that this member wants; `None`: any free one.
+    /// Rank that this member wants; `None` for any free rank.
     pub rank: Option<u32>,
     /// Address on which this member listens.
     pub address: SocketAddr,
@@ -119,7 +120,7 @@ pub struct Join {
     pub wait_ms: u64,
     /// The meeting.
     pub meeting: Meeting,
-    /// Description of the link that it uses, which must be equal for all members: see [`is_link`].
+    /// Description of the link that the member uses, which must be equal for all members: see [`is_link`].
     pub link: String,
 }
 
@@ -159,7 +160,7 @@ fn are_lost(ranks: &[u32], size: u32) -> bool {
 /// Addresses of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemberAddress {
-    /// Address on which it listens.
+    /// Address on which the member listens.
     pub address: SocketAddr,
     /// Mapping of that address, if there is a NAT between the member and the rendezvous.
     pub mapped: Option<NatMapping>,
@@ -181,10 +182,10 @@ pub enum JoinAnswer {
     Seen {
         /// Second port of the rendezvous, to be called from the same local port as the first.
         port: u16,
-        /// Number to send there, in the place of a group.
+        /// Number to send there, in the field of the group.
         number: GroupId,
     },
-    /// All members have come.
+    /// All members have arrived.
     Together {
         /// Id of the group of exactly these members.
         group: GroupId,
@@ -225,8 +226,7 @@ impl JoinAnswer {
         Ok(answer)
     }
 
-    /// Splits the answer into contents of records, each of which begins with a flag that tells whether another one
-    /// follows.
+    /// Splits the answer into contents of records. Each begins with a flag: whether another record follows.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let bytes = crate::encode(self);
         let chunks = bytes.chunks(RECORD_BYTES_MAX - SEAL_BYTES - 1);
@@ -243,8 +243,8 @@ pub struct AnswerPieces {
 }
 
 impl AnswerPieces {
-    /// Adds the content of a record; returns the answer after the last one. Total on any bytes, and keeps no more than
-    /// the longest answer.
+    /// Adds the content of a record; returns the answer after the last record. Total on any bytes, and stores no more
+    /// bytes than the longest answer has.
     pub fn take(&mut self, piece: &[u8]) -> Result<Option<JoinAnswer>, DecodeError> {
         let malformed = DecodeError::Malformed { what: "answer" };
         let Some((follows @ 0..=1, chunk)) = piece.split_first() else {
@@ -266,8 +266,8 @@ impl AnswerPieces {
 pub enum JoinRejection {
     /// A member has waited for its whole time.
     Missing {
-        /// Ranks that did not come. Members that asked for no rank fill the first free ranks, so the last ones are
-        /// missing.
+        /// Ranks that did not arrive. Members that asked for no rank fill the first free ranks, so the last free ranks
+        /// are missing.
         ranks: Vec<u32>,
         /// Size of the group.
         size: u32,
@@ -283,7 +283,7 @@ pub enum JoinRejection {
     },
     /// Members of this name wait for a group of another size.
     OtherSize {
-        /// Size that the others have.
+        /// Size that the other members have asked for.
         theirs: u32,
         /// Size that the receiver of this answer has asked for.
         ours: u32,
@@ -304,7 +304,7 @@ pub enum JoinRejection {
     Stopping,
     /// The remaining members of the communicator have met without this member.
     MetWithoutYou,
-    /// The rendezvous relays as many pairs as it may.
+    /// The rendezvous has reached its limit of relayed pairs.
     NoRelay {
         /// Limit of pairs; 0: it never relays.
         relays: u32,
@@ -348,7 +348,7 @@ impl fmt::Display for JoinRejection {
     }
 }
 
-/// Text of numbers, as `0, 3 to 5 and 9`; only the first ones if there are many.
+/// Text of numbers, as `0, 3 to 5 and 9`; only the first numbers if there are many.
 struct Ranks<'a>(&'a [u32]);
 
 impl fmt::Display for Ranks<'_> {

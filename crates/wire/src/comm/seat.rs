@@ -1,11 +1,11 @@
-//! A slot's seat in a gang: the data by which its functions find those of the other slots.
+//! A slot's seat in a gang: the data with which its functions find the functions of the other slots.
 
 use crate::limits::SEAT_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A rank's seat in a gang. The client that leased the gang sends it to the slot over their connection, which is a
-/// socket of one node or inside TLS, and not in the payload of an invocation.
+/// A rank's seat in a gang. The client that leased the gang sends the seat over its connection to the worker, and not
+/// in the payload of an invocation: the connection is a socket of one node, or inside TLS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
     /// Name of the communicator.

@@ -1,7 +1,7 @@
 //! Batch system → agent, over the agent's node socket: jobs that begin and end on the node.
 //!
-//! The sender is `hotlease-node`, which the batch system runs as root before and after each job. One request a
-//! connection, one answer.
+//! The sender is `hotlease-node`, which the batch system runs as root before and after each job. A connection has one
+//! request and one answer.
 
 use crate::ids::JobId;
 use crate::limits::GPUS_PER_AGENT_MAX;
@@ -41,7 +41,7 @@ impl JobShare {
     }
 }
 
-/// Whether a job lets others use its nodes, as its user has asked the batch system.
+/// Whether a job lets others use its nodes, as its user has requested from the batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum JobSharing {
     /// The batch system does not say.
@@ -49,7 +49,7 @@ pub enum JobSharing {
     Unknown,
     /// The job does not share: its nodes are its own (`--exclusive`).
     Exclusive,
-    /// The job has asked neither for nodes of its own nor for shared ones.
+    /// The job has requested neither exclusive nor shared nodes.
     Possible,
     /// The job shares its nodes (`--oversubscribe`).
     Requested,
@@ -67,7 +67,7 @@ impl JobSharing {
     }
 }
 
-/// A job, as the batch system describes it. A name is empty if the batch system does not tell it.
+/// A job, as the batch system describes it. A name is empty if the batch system does not report it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchJob {
     /// Its number.
@@ -86,7 +86,8 @@ pub struct BatchJob {
     pub nodes: u32,
     /// Whether it lets others use its nodes.
     pub sharing: JobSharing,
-    /// Numbers of the GPUs of this node that the batch system names as its own; `None`: it says nothing of GPUs.
+    /// Numbers of the GPUs of this node that the batch system assigns to the job; `None` if it reports nothing about
+    /// GPUs.
     pub gpus: Option<BTreeSet<u32>>,
     /// Name that its control group may have in place of the job's number.
     pub group: String,
@@ -117,7 +118,7 @@ impl BatchJob {
 }
 
 impl BatchJob {
-    /// A job of which only its number is known; it has the whole node.
+    /// A job whose number alone is known; its share is the whole node.
     pub fn unknown(id: JobId) -> Self {
         Self {
             id,
@@ -138,11 +139,12 @@ impl BatchJob {
 /// Request to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
-    /// A job is about to begin, or its share has changed: free the share. Answered when nothing else runs there.
+    /// A job is about to begin, or its share has changed: free the share. Answered when nothing of the agent runs
+    /// there.
     Yield(Box<BatchJob>),
-    /// A job has ended: use again what it had.
+    /// A job has ended: use its resources again.
     Retake(JobId),
-    /// Tell which jobs are on the node, and the site's policy.
+    /// Report which jobs are on the node, and the site's policy.
     Show,
 }
 
@@ -156,14 +158,14 @@ impl NodeRequest {
     }
 }
 
-/// Jobs of a node, and the site's policy for what they leave.
+/// Jobs of a node, and the site's policy for the resources that they leave.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeJobs {
-    /// The policy; `None`: the agent was given none, and offers idle nodes only.
+    /// The policy; `None` if the agent was given no policy, and so offers idle nodes only.
     pub policy: Option<PolicyState>,
-    /// Jobs by number, as many as a message takes.
+    /// Jobs by number, as many as fit into a message.
     pub jobs: Vec<JobOnNode>,
-    /// Number of jobs that are not among them.
+    /// Number of jobs that are missing from `jobs`.
     pub left_out: u32,
 }
 
@@ -174,7 +176,7 @@ pub struct PolicyState {
     pub file: String,
     /// Time at which the policy in use was read, milliseconds since 1970.
     pub since_ms: u64,
-    /// Reason why the file as it is now is not used; the agent keeps what it had read before.
+    /// Reason why the present file is not used; the agent keeps the policy that it had read before.
     pub fault: Option<String>,
 }
 
@@ -190,9 +192,9 @@ pub struct JobOnNode {
 /// Answer of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeAnswer {
-    /// Nothing of the agent runs on what the job may use.
+    /// Nothing of the agent runs on the resources that the job may use.
     Free {
-        /// Number of leases that ended for it.
+        /// Number of leases that ended for the job.
         leases: u32,
     },
     /// The resources of the job are offered again, except those that another job has.

@@ -2,8 +2,8 @@
 
 use super::{Flags, RequestHeader};
 
-/// A claim on a request that its client may withdraw. Both parties make theirs in the request's line by one atomic
-/// exchange, and the first one holds: a request runs once or not at all.
+/// A claim on a request that its client may withdraw. Each party makes its claim in the request's line by one atomic
+/// exchange, and only the first claim succeeds: a request runs once or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RequestClaim {
@@ -32,7 +32,7 @@ impl Flags {
 }
 
 impl RequestHeader {
-    /// Word of a line in which claims are made: the one with the flags.
+    /// Word of a line in which claims are made: the word with the flags.
     pub const CLAIM_WORD: usize = 1;
 
     /// Adds a claim to the word [`CLAIM_WORD`](Self::CLAIM_WORD) of a line; `None` if the request cannot be withdrawn, or was

@@ -4,9 +4,10 @@ use super::{EXPRESS_ENTRY, Seq};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Name of an invocation in logs and messages, the same for its client and its agent: `GENERATION.NUMBER`, with an `e`
-/// before the number if it went through the express entry, which counts its own. Unique on a worker (while it lives)
-/// until a channel has had 2^32 invocations; generations beyond 15 bits are cut.
+/// Name of an invocation in logs and messages, equal for its client and its agent: `GENERATION.NUMBER`. An `e` precedes
+/// the number if the invocation went through the express entry, which counts its invocations separately. Unique on a
+/// worker (while it lives) until a channel has had 2^32 invocations; of the generation, only the lower 15 bits are
+/// kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct InvocationId(u64);
@@ -34,8 +35,9 @@ impl InvocationId {
         self.0
     }
 
-    /// Number of invocations by which this one came after `other` (before it: less than 0). `None` if they did not go
-    /// through the same channel in the same way (ring or express entry), or are more than `within` apart.
+    /// Number of invocations by which this invocation came after `other`; negative if it came before. Returns `None` if
+    /// the two did not go through the same channel in the same way (ring or express entry), or are more than `within`
+    /// apart.
     pub fn behind(self, other: Self, within: u32) -> Option<i64> {
         if (self.0 ^ other.0) & 1 == 1 {
             return None;

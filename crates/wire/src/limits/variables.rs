@@ -1,4 +1,4 @@
-//! Environment variables that a lease gives its workers: the names and the number of them that a request may carry.
+//! Environment variables that a lease gives its workers: the names and the number that a request may have.
 
 use super::{VARIABLES_BYTES_MAX, VARIABLES_MAX};
 
@@ -40,7 +40,7 @@ pub fn check<'a>(variables: impl IntoIterator<Item = (&'a String, &'a String)>) 
     Ok(())
 }
 
-/// Whether shells and programs take it for the name of a variable.
+/// Whether shells and programs accept `name` as the name of a variable.
 pub fn is_name(name: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
     name.first().is_some_and(is_letter) && name.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())

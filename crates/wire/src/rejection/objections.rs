@@ -43,7 +43,7 @@ impl Objections {
         self.0.is_empty()
     }
 
-    /// Adds a rejection of `node`, or all objections in it, if `node` passes on those of others.
+    /// Adds a rejection by `node`. If it is a list of other agents' objections, adds these objections.
     pub fn add(&mut self, node: &str, refusal: Rejection) {
         let Rejection::NoSuitableAgent { reasons } = refusal else {
             let objection = Objection {

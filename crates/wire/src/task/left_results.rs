@@ -7,10 +7,11 @@
 //!         ── the reply, byte for byte, and the code of these bytes ▶
 //! ```
 //!
-//! Each result has a secret of its own. The maker told the secret to its client in the reply ([`LeftResult`]), and the client
-//! tells it to each worker that is to get the result; it never goes over this connection. All codes are made with it,
-//! from both nonces and the ticket, each for one purpose. So each end knows that the other one has the secret, and no
-//! message can be replayed. To a peer without the secret the maker sends nothing but its challenge.
+//! Each result has its own secret. The maker sends the secret to its client in the reply ([`LeftResult`]), and the
+//! client passes the secret to each worker that is to get the result. The secret is never sent over this connection.
+//! All codes are computed with the secret, from both nonces and the ticket, each code for one purpose. So each end can
+//! verify that the other end has the secret, and no message can be replayed. To a peer without the secret the maker
+//! sends only its challenge.
 
 use super::{FormatError, reply};
 use hmac::{Hmac, KeyInit, Mac};
@@ -18,7 +19,7 @@ use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Smallest size of results that may stay. Smaller ones are sent to the client: another transfer would cost as much.
+/// Smallest size of results that may stay. Smaller results are sent to the client: another transfer would cost as much.
 pub const LEFT_BYTES_MIN: usize = 64 << 10;
 /// Largest number of bytes of all results that stay with a worker.
 pub const LEFT_BYTES_MAX: usize = 1 << 30;
@@ -44,7 +45,7 @@ pub const CONTENT_CODE_BYTES: usize = CODE_BYTES;
 /// A random number that is never used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Secret of a result, known only to parties that may get the result.
+/// Secret of a result, which only parties have that may get the result.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ResultSecret(pub [u8; 32]);
 
@@ -59,11 +60,11 @@ impl fmt::Debug for ResultSecret {
 pub struct LeftResult {
     /// Number of the result, among those of its worker.
     pub ticket: u64,
-    /// Size of the whole reply that the result is.
+    /// Size of the result, which is a whole reply.
     pub bytes: u64,
-    /// Secret of the result: every party that knows it may get the result.
+    /// Secret of the result: every party that has the secret may get the result.
     pub secret: ResultSecret,
-    /// Address on which its worker listens.
+    /// Address on which the result's worker listens.
     pub address: SocketAddr,
 }
 
@@ -154,7 +155,7 @@ impl Challenge {
     /// Decodes a challenge.
     ///
     /// # Errors
-    /// If another program listens there.
+    /// If another program listens at the address.
     pub fn decode(bytes: &[u8; CHALLENGE_BYTES]) -> Result<Self, FormatError> {
         let mut fields = FieldReader(bytes);
         match fields.take()? {
@@ -184,7 +185,7 @@ impl Claim {
         bytes
     }
 
-    /// Decodes a claim. Any bytes are some claim; [`Exchange::accepts`] checks whether it is valid.
+    /// Decodes a claim. Any bytes form a claim; [`Exchange::accepts`] checks whether it is valid.
     pub fn decode(bytes: &[u8; CLAIM_BYTES]) -> Self {
         let (mut ticket, mut nonce, mut code) = ([0; 8], [0; NONCE_BYTES], [0; CODE_BYTES]);
         ticket.copy_from_slice(&bytes[..8]);
@@ -254,14 +255,14 @@ impl Exchange<'_> {
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// Code of the result: keyed BLAKE3, which is as fast as memory, under a key of this exchange alone.
+    /// Code of the result: keyed BLAKE3, which is as fast as memory, with a key for this exchange alone.
     pub fn content(&self) -> ContentCode {
         let key = self.code(b"hotlease left content 1", &[]).finalize().into_bytes();
         ContentCode(blake3::Hasher::new_keyed(&key.into()))
     }
 }
 
-/// Code of a result's bytes, computed while they pass.
+/// Code of a result's bytes, computed while they are transferred.
 pub struct ContentCode(blake3::Hasher);
 
 impl ContentCode {

@@ -1,9 +1,9 @@
-//! Data for a native function in its request, beside its input.
+//! Data for a native function in a request, besides the function's input.
 
 use super::FormatError;
 use crate::limits::FUNCTION_NAME_BYTES_MAX;
 
-/// Value of `room`: as many items as the input has.
+/// Value of `room`: the result has as many items as the input.
 pub const AS_INPUT: u64 = u64::MAX;
 /// Bytes of the room and of the name's length.
 const HEAD_BYTES: usize = 10;
@@ -40,7 +40,7 @@ impl<'a> NativeArguments<'a> {
         })
     }
 
-    /// Encodes the arguments. No name in a library is longer than 16 bits can count.
+    /// Encodes the arguments. The length of each name in a library fits into 16 bits.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.name.len() + self.recipe.len());
         bytes.extend(self.room.to_le_bytes());

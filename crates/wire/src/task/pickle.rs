@@ -1,24 +1,23 @@
 //! Check of a pickle from a sandbox, before it is unpickled.
 //!
 //! A pickle is a program of a stack machine, which may call any function that it names. This check walks over the
-//! program and keeps, instead of the machine's values, what may be done with each. A program that passes
+//! program. For each value of the machine it records what may be done with the value. A program that passes
 //!
 //! - consists of the operations by which Python's own pickler writes protocols 4 and 5;
-//! - names only what its receiver admits, and calls, fills or changes only what the receiver admits for that;
+//! - names only objects that its receiver admits, and calls, fills or changes only objects admitted for that use;
 //! - changes objects that it has made, and never a class;
-//! - needs memory in proportion to its length, hashes keys in proportion to it, and has no keys whose hash would exhaust
-//!   the stack of the C code;
-//! - puts objects of C code into each other only as deep as that code can free them, which it does by recursion.
+//! - uses memory and hashes keys in proportion to its length, and has no keys whose hash exhausts the C stack;
+//! - nests objects of C code no deeper than that code can free, because it frees them by recursion.
 //!
-//! Python's unpickler then makes the values. It resolves names by the receiver's list, too. The check does not know
-//! hashes. So it counts the keys for which a sender can choose equal hashes, because each of these would be compared
-//! with all others.
+//! Python's unpickler then makes the values. It, too, resolves names by the receiver's list. The check does not compute
+//! hashes. Instead it counts the keys for which a sender can choose equal hashes, because each of these would be
+//! compared with all others.
 
 mod values;
 
 use values::{DictParts, MadeObject, TupleParts, Value};
 
-/// Uses of a name that a pickle may make.
+/// Uses of a named object that a pickle may make.
 pub mod uses {
     /// Contain it as a value.
     pub const VALUE: u8 = 1;
@@ -38,15 +37,15 @@ pub mod uses {
     pub const OF_CLASS: u8 = VALUE | CALL | STATE | ITEMS;
 }
 
-/// Limit of the values in a key of a dict, or an item of a set: counted once for each time that the hash visits them.
+/// Largest number of values in a key of a dict or an item of a set; each visit of a value by the hash counts.
 const KEY_VALUES_MAX: u32 = 10_000;
 /// The hashes of all keys may visit this many values for each byte of the pickle, and [`HASHED_MAX`] more.
 const HASHED_PER_BYTE_MAX: u64 = 64;
 const HASHED_MAX: u64 = 1_000_000;
 /// Largest number of frail objects that may be nested directly in each other.
 const FRAIL_HEIGHT_MAX: u16 = 200;
-/// Largest number of times that a frail object may be put into a frail object that is itself in another one, as in a cycle: each
-/// time may double the height.
+/// Largest number of times that a frail object may be put into a frail object that is itself in another frail object,
+/// as in a cycle: each time may double the height.
 const FRAIL_LATE_MAX: u16 = 20;
 
 /// Reason why a pickle is refused. `E`: the receiver's reason to refuse a name.
@@ -76,7 +75,7 @@ struct Check<'a> {
     predictable: u64,
     /// Whether a dict got a special key when it was in a tuple.
     is_late_special: bool,
-    /// Number of times that a frail object was put into a frail object that was itself in another one.
+    /// Number of times that a frail object was put into a frail object that was itself in another frail object.
     late_links: u16,
 }
 
@@ -223,7 +222,7 @@ impl<'a> Check<'a> {
         usize::try_from(u64::from_le_bytes(word)).map_err(|_| "it ends early")
     }
 
-    /// Takes as many bytes as the number before them says.
+    /// Takes bytes whose number is given by the `bytes` bytes before them.
     fn counted(&mut self, bytes: usize) -> Result<&'a [u8], Refused> {
         let length = self.number(bytes)?;
         self.take(length)
@@ -282,7 +281,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Checks that a value may be a part of others.
+    /// Checks that a value may be a part of other values.
     fn admit(value: Value) -> Result<(), Refused> {
         match value {
             Value::Name(uses) if uses & uses::VALUE == 0 => Err("it contains a function, not its result"),
@@ -290,7 +289,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Number of values that the hash of this one visits.
+    /// Number of values that the hash of `value` visits.
     fn weight(value: Value) -> u32 {
         match value {
             Value::Tuple(parts) => parts.weight,
@@ -319,7 +318,7 @@ impl<'a> Check<'a> {
         self.push(Value::Tuple(parts))
     }
 
-    /// Height of a frail object that becomes a part of another value; 0: it is not frail.
+    /// Height of a frail object that becomes a part of another value; 0 if it is not frail.
     fn part_height(&mut self, part: Value) -> u16 {
         match part {
             Value::Object(object) => {
@@ -331,7 +330,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Puts a frail object of this height directly into another one.
+    /// Puts a frail object of this height directly into another frail object.
     fn link(&mut self, to: u32, height: u16) -> Result<(), Refused> {
         let to = &mut self.objects[to as usize];
         if to.height == 0 || height == 0 {
@@ -363,7 +362,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Removes items; returns the object below them, which stays, and the height of the highest frail one among them.
+    /// Removes items; returns the object below them, which stays, and the height of the highest frail item.
     fn items(&mut self, number: usize) -> Result<(Value, u16), Refused> {
         let start = self.stack.len() - self.last(number)?.len();
         let mut height = 0;
@@ -409,7 +408,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Whether a key may be the name of a special attribute. Objects may be texts, too: numpy has a kind of them.
+    /// Whether a key may be the name of a special attribute. An object may be a text, too, like numpy's `str_`.
     fn may_be_special(&self, key: Value) -> bool {
         match key {
             Value::Text(..) => self.text_of(key).is_some_and(is_special),
@@ -462,7 +461,7 @@ impl<'a> Check<'a> {
                 (dict.is_special, dict.height)
             }
             Value::Tuple(parts) => (parts.is_special || self.is_late_special, parts.height),
-            // It may be a dict of another kind.
+            // The object may be a dict of another kind.
             Value::Object(_) => (true, self.part_height(state)),
             _ => (false, 0),
         };
@@ -491,7 +490,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Whether an attribute of this name is one of the interpreter's.
+/// Whether the interpreter gives an attribute of this name a meaning.
 fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"__") && name != b"__notes__"
 }

@@ -48,7 +48,7 @@ pub enum PlainItem<'a> {
     Bytes(&'a [u8]),
     /// A `tuple`: this many values follow; there are at least as many bytes left.
     Tuple(usize),
-    /// The result of the task of this number; the caller checks that there is one.
+    /// The result of the task of this number; the caller checks that there is such a result.
     Result(u16),
 }
 
@@ -74,7 +74,7 @@ impl<'a> PlainReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`FormatError::Plain`] and [`FormatError::Text`]; nothing can be read after one of them.
+    /// [`FormatError::Plain`] and [`FormatError::Text`]; after an error nothing more can be read.
     #[inline]
     pub fn item(&mut self, depth: usize) -> Result<PlainItem<'a>, FormatError> {
         let [tag] = self.array()?;

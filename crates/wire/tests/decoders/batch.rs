@@ -9,7 +9,7 @@ use hotlease_wire::{decode, encode};
 
 pub fn request(bytes: &[u8]) -> bool {
     if let Ok(request) = decode::<NodeRequest>(bytes) {
-        // Its result is not looked at: it must not panic.
+        // The result is ignored: the check must not panic.
         let _ = request.check();
     }
     message::<NodeRequest>(bytes)

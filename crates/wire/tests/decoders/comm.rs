@@ -102,7 +102,7 @@ pub fn question(bytes: &[u8]) -> bool {
 }
 
 pub fn answer(bytes: &[u8]) -> bool {
-    // The same bytes as records of an answer: garbage ends it, or is kept.
+    // The same bytes, split into records of an answer: an invalid record is an error, and other records are stored.
     let mut pieces = AnswerPieces::default();
     for piece in bytes.chunks(100) {
         if let Ok(Some(answer)) = pieces.take(piece) {

@@ -161,7 +161,7 @@ fn times(bytes: &[u8]) {
         kinds::put_time(&mut with, ns);
         assert_eq!(kinds::take_time(&mut with), Some(ns));
     }
-    // Any other is a little shorter: by less than the mantissa's last bit.
+    // Any other duration is rounded down: by less than the mantissa's last bit.
     let mut word = [0; 8];
     word.iter_mut()
         .zip(bytes.iter().skip(kinds::HEAD_BYTES))
@@ -329,8 +329,8 @@ fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], re
     bytes
 }
 
-/// Descriptions of left results, and the messages of their two ends: an accepted one is within all bounds, and has one
-/// encoding only.
+/// Descriptions of left results, and the messages of their two ends: an accepted description is within all bounds, and
+/// has one encoding only.
 pub fn left_reply(bytes: &[u8]) -> bool {
     let Ok(left) = LeftResult::decode(bytes) else {
         return false;

@@ -113,13 +113,13 @@ fn objects_that_are_freed_by_recursion_are_not_deep_in_each_other() {
             "objects of Python classes are no danger"
         );
     }
-    // Python frees lists with a limit, so objects in lists are no danger either.
+    // Python frees lists with a limit, so objects in lists are no danger.
     assert_eq!(
         checked(&chain(1000, |before| [b"]", before, b"a\x85R"].concat()), frail),
         Ok(())
     );
-    // Objects are put into each other from the outermost to the innermost: each is in another one already when it gets
-    // its own part.
+    // Objects are put into each other from the outermost to the innermost: each is already in another object when it
+    // gets its own part.
     let mut late = Vec::new();
     for _ in 0..1000 {
         late.extend(with_name(b")R\x940"));

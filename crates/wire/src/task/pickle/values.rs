@@ -1,4 +1,4 @@
-//! Values of the machine, as far as the check of a pickle knows them.
+//! Values of the pickle machine, reduced to the properties that the check of a pickle uses.
 
 /// Properties of a value that are known.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +23,9 @@ pub(super) enum Value {
 pub(super) struct TupleParts {
     /// Number of values that its hash visits.
     pub weight: u32,
-    /// Whether one of them is a dict with a special key.
+    /// Whether one of the parts is a dict with a special key.
     pub is_special: bool,
-    /// Height of the highest frail object among them; 0: there is none.
+    /// Height of the highest frail object among the parts; 0 if there is none.
     pub height: u16,
 }
 
@@ -35,18 +35,19 @@ pub(super) struct DictParts {
     pub is_special: bool,
     /// Whether the dict is in a tuple.
     pub is_in_tuple: bool,
-    /// Height of the highest frail object among its values; 0: there is none.
+    /// Height of the highest frail object among the values; 0 if there is none.
     pub height: u16,
 }
 
 /// An object that a name has made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MadeObject {
-    /// Uses of the name; without states and items once its state is set. A second state would go through methods that
-    /// the first one has replaced.
+    /// Uses of the name; without states and items once the object's state is set, because a second state would be set
+    /// by methods that the first state may have replaced.
     pub uses: u8,
-    /// Number of frail objects in it, one directly in the other, and itself; 0: it is not frail.
+    /// Length of the longest chain of frail objects, each directly in the one before it, from this object on; 0 if it
+    /// is not frail.
     pub height: u16,
-    /// Whether it is in a tuple, or in another frail object.
+    /// Whether the object is in a tuple, or in another frail object.
     pub is_part: bool,
 }
