@@ -1,4 +1,4 @@
-//! Certificate authority of a site: a folder that the operator keeps. Identities are issued from it.
+//! Certificate authority of a site: a folder of the operator, from which identities are issued.
 
 use crate::error::IdentityError;
 use crate::identity::{CA_FILE, CERTIFICATE_FILE, KEY_FILE};
@@ -24,7 +24,7 @@ const AUTHORITY_DAYS: i64 = 3650;
 pub const IDENTITY_DAYS_DEFAULT: u32 = 30;
 /// Longest validity of an identity, days.
 pub const IDENTITY_DAYS_MAX: u32 = 3650;
-/// Allowance for clocks of hosts that differ: certificates become valid this much earlier.
+/// Allowance for differing clocks of hosts: certificates become valid this much earlier.
 const SKEW: Duration = Duration::minutes(5);
 
 /// Error of making an authority or of issuing an identity.
@@ -36,7 +36,7 @@ pub enum AuthorityError {
         /// Path of that file.
         path: PathBuf,
     },
-    /// The folder holds no authority.
+    /// The folder contains no authority.
     #[error("{dir} has no authority; make one with `hotlease identity init --dir {dir}`")]
     None {
         /// The folder.
@@ -80,7 +80,7 @@ impl From<rcgen::Error> for AuthorityError {
 pub struct IdentityRequest {
     /// Role of the holder.
     pub role: CertificateRole,
-    /// Tenant that pays. Required for a client. For an agent: the tenant that it serves unless told otherwise.
+    /// Tenant that pays. Required for a client. For an agent: the tenant that it serves by default.
     pub tenant: Option<String>,
     /// Host names and addresses under which a daemon is reached: required for manager and agent.
     pub hosts: Vec<String>,
@@ -113,13 +113,13 @@ pub fn init(dir: &Path) -> Result<(), AuthorityError> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let number: u64 = rand::random();
-    // Each authority has a name of its own, so that a peer can say which authority it does not know.
+    // Each authority has a unique name, so that a peer can name the authority that it does not trust.
     let name = format!("hotlease site {number:016x}");
     params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = OffsetDateTime::now_utc() - SKEW;
     params.not_after = params.not_before + Duration::days(AUTHORITY_DAYS);
     let certificate = params.self_signed(&key)?;
-    // Write the key first: the other file is worth nothing without it, and a second `init` fails here.
+    // Write the key first: the certificate is worth nothing without it, and a second `init` fails here.
     write_new(&dir.join(CA_KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_new(&dir.join(CA_FILE), certificate.pem().as_bytes(), 0o644)
 }
@@ -144,7 +144,7 @@ pub fn issue(dir: &Path, request: &IdentityRequest, out: &Path) -> Result<(), Au
     write_new(&out.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_new(&out.join(CA_FILE), authority_pem.as_bytes(), 0o644)?;
     write_new(&out.join(CERTIFICATE_FILE), certificate.pem().as_bytes(), 0o644)?;
-    // Load the new identity once, so that an unusable one is found here.
+    // Load the new identity once, so that an unusable identity is found here.
     crate::Identity::load(out)?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Credentials of a client without a certificate. Each is named by a file or made by a program: no secret stands in
-//! an argument, in the environment, or in a log.
+//! Credentials of a client without a certificate. Each is read from a file or made by a program: no secret is in an
+//! argument, in the environment, or in a log.
 
 use crate::NetError;
 use crate::error::IdentityError;
@@ -28,7 +28,7 @@ const MUNGE_TTL_S: u32 = 60;
 pub enum Credential {
     /// A key of `hotlease admin key add`, in a file that only its owner can read.
     KeyFile(PathBuf),
-    /// A token (JWT) of an issuer that the manager knows, in a file. The file is read again for each session, so its
+    /// A token (JWT) of an issuer that the manager trusts, in a file. The file is read again for each session, so its
     /// writer may replace it at any time.
     TokenFile(PathBuf),
     /// The user of this process, proved by the cluster's MUNGE.
@@ -69,7 +69,7 @@ fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     };
     let file = File::open(path).map_err(unreadable)?;
     if ours_alone {
-        // Check the open file: another process could exchange the file of that name.
+        // Check the open file: another process could replace the file of that name.
         check_private_metadata(path, &file.metadata().map_err(unreadable)?)?;
     }
     let mut text = String::new();
@@ -111,7 +111,7 @@ pub(crate) async fn munge(socket: Option<&Path>, payload: &str, reader: u32) -> 
     let made = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // If the program is gone already, its exit status tells why.
+            // If the program is gone already, its exit status shows why.
             let _ = stdin.write_all(payload.as_bytes()).await;
         }
         child.wait_with_output().await

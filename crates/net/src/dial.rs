@@ -1,4 +1,4 @@
-//! Connecting to a daemon of the site, and checking that it is one.
+//! Connection to a daemon, with the check that it is a daemon of the site.
 
 use crate::NetError;
 use crate::address::Address;
@@ -19,8 +19,8 @@ use tokio_rustls::client::TlsStream;
 
 /// Limit for one of a host's addresses to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Pause before unreachable hosts are tried again. A network that has just come back still reports hosts as
-/// unreachable for a moment: these reports answer requests that were sent while it was down.
+/// Pause before unreachable hosts are tried again. A network that has just recovered still reports hosts as unreachable
+/// for a moment: these reports answer requests that were sent during the failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Limit for one step of connecting: for TCP and TLS together, and then for the first bytes.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
@@ -31,8 +31,8 @@ pub(crate) struct DialedConnection {
     pub(crate) peer: Peer,
 }
 
-/// Connects, and waits for the first bytes from the peer: a peer that refuses our certificate says so only after its
-/// handshake, and a peer that accepts it speaks first.
+/// Connects, and waits for the first bytes from the peer: a peer that refuses our certificate reports that only after
+/// its handshake, and a peer that accepts the certificate sends the first bytes.
 pub(crate) async fn dial(
     address: &Address,
     identity: &Identity,
@@ -64,7 +64,7 @@ pub(crate) async fn dial_as(
     }
 }
 
-/// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client speaks first.
+/// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client sends first.
 pub(crate) async fn dial_client_first(
     address: &Address,
     client: Arc<ClientConfig>,

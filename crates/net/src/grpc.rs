@@ -25,7 +25,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-/// Interval of keep-alive pings while requests are under way, and limit for the answer to one.
+/// Interval of keep-alive pings while requests are under way, and limit for the answer to a ping.
 const PING: Duration = Duration::from_secs(2);
 /// Limit for each daemon of a list, except the last, to accept the connection before the next is tried.
 const OTHERS_AFTER: Duration = Duration::from_secs(1);
@@ -36,8 +36,8 @@ pub fn channel(address: Address, identity: Arc<Identity>, needed: CertificateRol
     channel_to_first(vec![address], identity, needed)
 }
 
-/// Makes a channel to the one daemon of a list that serves; the others stand by. Each time that the channel connects, it
-/// tries the addresses in this order.
+/// Makes a channel to the one daemon of a list that serves; the other daemons stand by. Each time that the channel
+/// connects, it tries the addresses in this order.
 pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: CertificateRole) -> Channel {
     // Name of the peer for HTTP/2 only: the connector connects to the address, and TLS checks the peer itself.
     let endpoint = Endpoint::from_static("http://hotlease")
@@ -97,7 +97,7 @@ pub(crate) fn channel_without_certificate_to_first(
     }))
 }
 
-/// Connects to the first daemon that accepts. A silent one costs at most [`OTHERS_AFTER`], unless it is the last.
+/// Connects to the first daemon that accepts. A silent daemon costs at most [`OTHERS_AFTER`], unless it is the last.
 async fn dial_first(
     addresses: &[Address],
     client: Arc<ClientConfig>,

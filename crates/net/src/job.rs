@@ -1,4 +1,4 @@
-//! Folder of a batch job: tells the job's programs which manager serves the job.
+//! Folder of a batch job, in which the job's programs find the manager that serves the job.
 //!
 //! `hotlease up` makes the folder on the first node of the job; it is removed when the platform ends. Home directories
 //! are usually the same on all nodes of a cluster, so that all nodes see the folder:
@@ -62,7 +62,7 @@ impl JobManager {
 }
 
 impl JobFolder {
-    /// Folder of the job in which this process runs; none outside of jobs.
+    /// Folder of the job in which this process runs; `None` outside of jobs.
     pub fn of_environment() -> Option<Self> {
         Self::of_variables(|name| env::var_os(name)?.into_string().ok())
     }
@@ -99,12 +99,12 @@ impl JobFolder {
         &self.path
     }
 
-    /// Path of a file or folder in it.
+    /// Path of a file or folder in the job's folder.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Whether the folder exists; refuses one that another user owns or may enter.
+    /// Whether the folder exists; refuses a folder that another user owns or may enter.
     pub fn is_there(&self) -> Result<bool, NetError> {
         // Does not follow a link, which another user could have put there.
         let metadata = match self.path.symlink_metadata() {
@@ -128,7 +128,7 @@ impl JobFolder {
         }
     }
 
-    /// Reads which manager serves the job; `None`: no manager serves yet.
+    /// Reads which manager serves the job; returns `None` if no manager serves yet.
     pub fn manager(&self) -> Result<Option<JobManager>, NetError> {
         let path = self.join(MANAGER);
         let is_long = |metadata: fs::Metadata| metadata.len() > MANAGER_BYTES_MAX;

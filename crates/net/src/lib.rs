@@ -2,18 +2,19 @@
 //! communicate.
 //!
 //! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is the other
-//!   end of a connection: its certificate holds role and tenant, and nothing else is consulted.
+//!   end of a connection: its certificate states role and tenant, and no other source is used.
 //! * `authority` — makes such folders (feature `authority`).
 //! * [`TlsListener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
-//! * [`SiteAccess`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
-//! * [`job`] — the folder by which the programs of a batch job find the manager that serves the job.
+//! * [`SiteAccess`] — the manager that a client talks to, and the proof that it shows: a certificate, or a
+//!   [`Credential`].
+//! * [`job`] — the folder in which the programs of a batch job find the manager that serves the job.
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
 //! * [`WorkerSocket`] — a local socket to a worker, whose code may send descriptors that take minutes to close.
 //!
-//! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without
-//! one. Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this
-//! crate they need [`grpc::ServerConnection`] alone.
+//! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without a
+//! certificate. Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets;
+//! from this crate they need only [`grpc::ServerConnection`].
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! TLS port of a daemon: limits on peers, connections and handshake times.
 //!
-//! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places,
-//! bytes and seconds: connections that have sent nothing are counted in total, those in their handshake also for each
-//! address. They are closed when they take too long, or for another connection. Afterwards they are counted for each
-//! peer.
+//! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places, bytes
+//! and seconds: connections that have sent nothing are counted in total, and connections in their handshake also for
+//! each address. Unknown connections are closed when they take too long, or to make room for another connection.
+//! Connections of verified peers are counted for each peer.
 
 pub(crate) mod places;
 pub(crate) mod stranger;
@@ -29,8 +29,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use waiting_room::{NoRoom, WaitingRoom, WaitingRoomPlace};
 
-/// Pause after the system could not accept (out of descriptors or memory), or while there is no room, so as not to spin
-/// on it.
+/// Pause after the system could not accept a connection (out of descriptors or memory), or while there is no room;
+/// without the pause the loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Limits of a daemon on strangers and peers: their connections, handshakes and time.
@@ -44,7 +44,8 @@ pub struct Limits {
     pub handshakes_per_address: usize,
     /// Time limit for a peer's first byte, for a place among the handshakes, and for a handshake (default: 5 s each).
     pub handshake: Duration,
-    /// Time after which a connection that has sent nothing is closed if a new one needs its place (default: 300 ms).
+    /// Time after which a connection that has sent nothing is closed if a new connection needs its place (default: 300
+    /// ms).
     pub silence: Duration,
     /// Time after which a handshake that waits for its peer is closed if another connection needs its place (default:
     /// 1 s).
@@ -161,7 +162,7 @@ impl TlsListener {
                 match waiting_room.enter(from.ip(), &tcp) {
                     Ok(connection) => break Some(connection),
                     Err(NoRoom::SourceFull) => break None,
-                    // Those that come later wait in the accept queue.
+                    // Later connections wait in the accept queue.
                     Err(NoRoom::Full) => tokio::select! {
                         () = admitted.closed() => return,
                         () = sleep(ACCEPT_PAUSE) => {}

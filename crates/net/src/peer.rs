@@ -1,4 +1,4 @@
-//! Peer of a connection, as its certificate describes it; nothing else is consulted.
+//! Peer of a connection, as its certificate describes it; no other source is used.
 
 use hotlease_wire::ids::LeaseId;
 use std::fmt;
@@ -56,7 +56,7 @@ impl FromStr for CertificateRole {
     }
 }
 
-/// Error: the certificate does not say who its holder is; with the reason.
+/// Error: the certificate does not identify its holder. Contains the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate {why}")]
 pub struct ForeignCertificate {
@@ -68,7 +68,7 @@ pub struct ForeignCertificate {
 pub struct Peer {
     /// Role of the holder.
     pub role: CertificateRole,
-    /// Name for logs, and to tell one daemon from another: the first host of a daemon, the tenant of a client.
+    /// Name for logs, and to distinguish daemons: the first host of a daemon, the tenant of a client.
     pub name: String,
     /// Tenant that pays; every client has one.
     pub tenant: Option<String>,
@@ -120,7 +120,8 @@ pub struct CertificateInfo {
     pub not_after: i64,
 }
 
-/// Parses a certificate. Does not verify it: TLS does that, before or after. Any bytes give a result or an error.
+/// Parses a certificate. Does not verify it: TLS does that, before or after this call. Any bytes give a result or an
+/// error.
 pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertificate> {
     let not_ours = |why| ForeignCertificate { why };
     let (_, certificate) = X509Certificate::from_der(der).map_err(|_| not_ours("is not a certificate at all"))?;
@@ -143,7 +144,7 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
                     "tenant" => &mut tenant,
                     _ => return Err(not_ours("has fields that this version does not know")),
                 };
-                // Two values are rejected: it would be unclear which of them counts.
+                // Two values are rejected, because it would be unclear which is valid.
                 if place.replace(value).is_some() {
                     return Err(not_ours("names its holder twice"));
                 }

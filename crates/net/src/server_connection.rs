@@ -41,7 +41,7 @@ impl<S, I, P> ServerConnection<S, I, P> {
         }
     }
 
-    /// Makes reads fail after this time, unless `may_stay` says true by then.
+    /// Makes reads fail after this time, unless `may_stay` returns true by then.
     pub(crate) fn with_probation(mut self, within: Duration, may_stay: impl Fn() -> bool + Send + 'static) -> Self {
         self.probation = Some((Box::pin(sleep(within)), Box::new(may_stay)));
         self

@@ -73,10 +73,10 @@ impl SiteAccess {
         }
     }
 
-    /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`, else the one of this batch job,
-    /// unless `$HOTLEASE_RUNTIME_DIR` names a platform of this node; none means the manager of this node. Finds the proof:
-    /// the one in `wanted`, else the one that the environment names, else the identity in the default folder. The
-    /// manager of a job has a proof of its own.
+    /// Finds the manager: from `wanted`, else from `$HOTLEASE_MANAGER`, else the manager of this batch job, unless
+    /// `$HOTLEASE_RUNTIME_DIR` names a platform of this node. Returns `None` for the manager of this node. Finds the
+    /// proof: from `wanted`, else from the environment, else the identity in the default folder. For the manager of a
+    /// job the proof is in the job's folder.
     pub fn find(wanted: SiteOptions<'_>) -> Result<Option<Self>, NetError> {
         let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
         let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {
@@ -125,7 +125,7 @@ impl Proof {
         }
     }
 
-    /// Name that tells one proof from another; contains no secret.
+    /// Name that distinguishes proofs; contains no secret.
     pub fn name(&self) -> String {
         match self {
             Self::Certificate(identity) => identity.dir().display().to_string(),
@@ -135,7 +135,7 @@ impl Proof {
 }
 
 impl Credential {
-    /// Credential that the environment names; `None`: a certificate is used, or nothing is named.
+    /// Credential that the environment names; `None` if it names a certificate, or nothing.
     fn of_environment() -> Result<Option<Self>, NetError> {
         let munge = match env::var(MUNGE_VARIABLE).as_deref() {
             Err(_) | Ok("" | "0") => None,
@@ -174,7 +174,7 @@ impl Credential {
     }
 }
 
-/// Shows the managers' addresses, which also tells one site from another.
+/// Shows the managers' addresses, which also distinguish sites.
 impl fmt::Display for SiteAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let managers: Vec<_> = self.managers.iter().map(Address::to_string).collect();

@@ -1,8 +1,8 @@
 //! Channel to a manager. A client without a certificate signs in first, and again when its session ends.
 //!
-//! A session token is valid for five minutes, on one connection. The gRPC channel may replace its connection at any time
-//! without notice. The manager then does not know the session, and refuses a request without carrying it out. So the
-//! request is sent once more, after signing in again.
+//! A session token is valid for five minutes, on one connection. The gRPC channel may replace its connection at any
+//! time without notice. The manager then does not recognise the session, and refuses a request without carrying it out.
+//! So the client signs in again, and sends the request once more.
 
 use crate::NetError;
 use crate::address::Address;
@@ -113,7 +113,8 @@ struct SessionToken {
 }
 
 impl Session {
-    /// Sends a request whose body is one message. Signs in again and repeats it once if the session is unknown.
+    /// Sends a request whose body is one message. If the manager does not recognise the session, signs in and sends it
+    /// again once.
     async fn send(
         self: Arc<Self>,
         mut ready: Channel,
@@ -179,7 +180,7 @@ impl Session {
         tracing::debug!(tenant = session.tenant, role = session.role, "signed in");
         Ok(SessionToken {
             header: sensitive(&format!("Bearer {}", session.token))?,
-            // Renewed after three quarters of the session, so that a slow answer still comes before its end.
+            // Renewed after three quarters of the session, so that a slow answer still arrives before the session ends.
             renew_at: asked + lasts / 4 * 3,
         })
     }
@@ -190,7 +191,7 @@ impl Session {
             return Err(Status::internal("a credential without a challenge").into());
         };
         let challenge = identity.get_challenge(ChallengeRequest {}).await?.into_inner();
-        // Sign the certificate that we saw, not one that the manager names: a man in the middle shows another
+        // Sign the certificate that we saw, not a certificate named in the challenge: a man in the middle shows another
         // certificate.
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.unwrap_or_default();
@@ -199,7 +200,7 @@ impl Session {
         Ok(format!("MUNGE {credential}"))
     }
 
-    /// Adds the name of the credential to a rejection of it; other errors stay as they are.
+    /// Adds the name of the credential to a rejection of the credential; returns other errors unchanged.
     fn name_credential(&self, status: Status) -> Status {
         if status.code() != Code::Unauthenticated {
             return status;

@@ -1,4 +1,4 @@
-//! Sessions and worker connections over TLS: give a client the same access to an agent on another host as to one on
+//! Sessions and worker connections over TLS: a client has the same access to an agent on another host as to an agent on
 //! its own node.
 //!
 //! ```text
@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Client, agent and worker speak their usual protocols over local sockets. A relay at each end turns messages into
-//! frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library travel, and become sealed memory
+//! frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library are sent, and become sealed memory
 //! again at the other end. A worker's connection socket stays on the agent's host under a ticket. The client's relay
 //! fetches it with a second TLS connection. So each worker has a connection of its own on both hosts, which closes when
-//! the worker ends. Rings and buffers are shared memory and cannot travel: the relay answers in the worker's place that
-//! they are refused.
+//! the worker ends. Rings and buffers are shared memory and cannot be sent: the relay refuses requests for them in the
+//! worker's place.
 //!
 //! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each
 //! other notice it by silence: both sides send something four times within the silence limit, which the client
@@ -32,7 +32,7 @@ pub use client::{TunnelSession, session};
 
 use std::time::Duration;
 
-/// Added to a lease's time to live: a session must not end before its lease, but soon after.
+/// Time added to a lease's time to live: a session must not end before its lease, but soon after it.
 const SILENCE_MARGIN: Duration = Duration::from_millis(500);
 
 /// Silence limit of both ends of a session, for a lease with this time to live.

@@ -1,12 +1,12 @@
-//! Socket whose other end a worker holds: a thread of its own receives from it and closes it.
+//! Socket whose other end a worker holds: a dedicated thread receives from the socket and closes it.
 //!
-//! A worker runs foreign code, which may send descriptors whose close takes minutes. If the message is received but
-//! the descriptor is not taken, the kernel closes it in the thread that receives; if the message is never received, in
-//! the thread that closes the socket. Both are this thread, which serves one worker and nothing else. Newer kernels
-//! (from Linux 6.16) are told to refuse messages with descriptors to begin with.
+//! A worker runs foreign code, which may send descriptors whose close takes minutes. If a message is received but its
+//! descriptor is not taken, the kernel closes the descriptor in the thread that receives. If a message is never
+//! received, the kernel closes the descriptor in the thread that closes the socket. Both are this thread, which serves
+//! only one worker. Kernels from Linux 6.16 on are told to refuse messages with descriptors in the first place.
 //!
-//! The runtime has a second handle, to send. The thread closes its own handle only after the second one is closed, so
-//! the last close is always the thread's.
+//! The runtime has a second handle, to send. The thread closes its own handle only after the second handle is closed,
+//! so the last close is always made by the thread.
 
 use hotlease_fabric::socket::{Socket, SocketError};
 use nix::errno::Errno;
@@ -53,7 +53,7 @@ impl WorkerSocket {
         let started = thread.spawn(move || {
             receive_all(&socket, &sender);
             drop(sender);
-            // Nothing is sent: the wait ends when the other handle is closed.
+            // Nothing is sent on this channel: the wait ends when the other handle is closed.
             let _ = released.recv();
             drop(OwnedFd::from(socket));
         });

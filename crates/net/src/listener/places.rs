@@ -1,11 +1,11 @@
-//! Places among the connections of a daemon: how many there are in total, of each address and of each peer.
+//! Places among the connections of a daemon: limits in total, for each address and for each peer.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Place among the connections of a daemon, and of a peer once that is known.
+/// Place among the connections of a daemon, and among those of a peer once the peer is known.
 pub struct ConnectionPlace {
     pub(super) _all: OwnedSemaphorePermit,
     pub(super) _of_peer: Option<CountGuard<(crate::CertificateRole, String)>>,
@@ -43,7 +43,7 @@ impl<K: Eq + Hash + Clone> KeyedCounts<K> {
         self.most
     }
 
-    /// Counts one more under `key`; `None` if the limit is reached.
+    /// Adds one to the count of `key`; returns `None` if the limit is reached.
     pub(crate) fn count(&self, key: K) -> Option<CountGuard<K>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let count = table.entry(key.clone()).or_default();

@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-/// Far beyond what a busy machine needs.
+/// Time that even a busy machine does not need.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Site {
@@ -101,7 +101,7 @@ async fn clients_get_in_while_others_of_their_address_say_nothing_or_stop_in_the
         let mut crowd = Vec::new();
         for _ in 0..30 {
             let mut stream = SilentStream::connect(site.address).expect("it listens");
-            // It may have been closed already.
+            // The stream may have been closed already.
             let _ = stream.write_all(sent);
             crowd.push(stream);
         }
@@ -115,7 +115,7 @@ async fn clients_get_in_while_others_of_their_address_say_nothing_or_stop_in_the
                 };
                 tokio::select! {
                     admitted = site.admitted.recv() => break admitted.expect("it accepts").peer.name,
-                    // On a busy machine its own handshake may be at a standstill.
+                    // On a busy machine the client's own handshake may be at a standstill.
                     _ = stream.read_u8() => {}
                 }
             }

@@ -23,7 +23,7 @@ const REPLACED: &str = "another connection has its place";
 
 /// Socket of a connection that the table can close.
 enum HeldSocket {
-    /// Waits for its first byte or for its turn. It is closed by its task, which waits for `turn`.
+    /// The connection waits for its first byte or for its turn. Its task, which waits for `turn`, closes it.
     Waiting {
         tcp: Arc<TcpStream>,
         turn: oneshot::Sender<()>,
@@ -44,9 +44,9 @@ impl HeldSocket {
 
     fn close(self) {
         match self {
-            // The task ends when `turn` is dropped, and closes it.
+            // The task ends when `turn` is dropped, and closes the socket.
             Self::Waiting { .. } => {}
-            // Fails only if the peer has closed it already.
+            // Fails only if the peer has closed the connection already.
             Self::Handle(tcp) => drop(tcp.shutdown(Shutdown::Both)),
         }
     }
@@ -70,7 +70,7 @@ pub(super) struct WaitingRoom(Arc<WaitingRoomState>);
 
 struct WaitingRoomState {
     table: Mutex<WaitingRoomTable<HeldSocket>>,
-    /// A connection waits for a place among the handshakes.
+    /// Notified when a connection waits for a place among the handshakes.
     is_crowded: Notify,
 }
 
@@ -139,8 +139,8 @@ pub(super) struct WaitingConnection {
 }
 
 impl WaitingConnection {
-    /// Waits until the handshake may begin: at most `limit` for the peer's first byte, and as long for a place. Fails
-    /// with the reason for which the connection is closed.
+    /// Waits until the handshake may begin: at most `limit` for the peer's first byte, and at most `limit` again for a
+    /// place. Fails with the reason for which the connection is closed.
     pub(super) async fn wait_for_turn(self, limit: Duration) -> Result<(TcpStream, WaitingRoomPlace), &'static str> {
         let Self { place, tcp, mut turn } = self;
         tokio::select! {
@@ -155,7 +155,7 @@ impl WaitingConnection {
                 begun.map_err(|_| REPLACED)?;
             }
         }
-        // The table drops its reference when it gives the turn, so this is the only one.
+        // The table drops its reference when it signals the turn, so this is the only reference.
         let tcp = Arc::into_inner(tcp).ok_or("it is still waiting")?;
         place.hold(&tcp).map_err(|_| "no descriptor is left for it")?;
         Ok((tcp, place))
@@ -222,7 +222,7 @@ mod tests {
             }
         }
 
-        /// Opens a connection. Returns the end of the client, and the accepted one.
+        /// Opens a connection. Returns the client's end, and the accepted end.
         async fn connect(&self) -> (TcpStream, Arc<TcpStream>) {
             let address = self.listener.local_addr().expect("an address");
             let (theirs, accepted) = tokio::join!(TcpStream::connect(address), self.listener.accept());

@@ -28,8 +28,8 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 /// Shortest and longest silence limit that a client may ask for.
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(3601);
-/// Bytes of function libraries that may have arrived and wait to be loaded, over all sessions: two of the largest size. A
-/// tenant may have one.
+/// Largest number of bytes of function libraries that have arrived and wait to be loaded, over all sessions: two
+/// libraries of the largest size. One tenant may have half of it.
 const ARRIVED_BYTES_MAX: u64 = 2 * CODE_BYTES_MAX;
 
 /// State that all streams of an agent share.
@@ -40,7 +40,7 @@ pub struct Tunnels {
 
 /// Session of a client on another host that has begun.
 pub struct NewSession {
-    /// Local socket of the session, used like one that was accepted on this node.
+    /// Local socket of the session, used like a socket that was accepted on this node.
     pub socket: Socket,
     /// The client, from its certificate, or from its lease's token if it has no certificate.
     pub peer: Peer,
@@ -79,9 +79,9 @@ impl Tunnels {
     }
 
     /// Serves a stream without a certificate to its end. The client speaks first: it sends a ticket, or the token of a
-    /// lease; `known` finds the peer to which a token belongs. Until then the stream costs one of the places for
-    /// handshakes and a few hundred bytes, for five seconds at most, and the client is told nothing but the reason of a
-    /// refusal.
+    /// lease; `known` finds the peer to which a token belongs. Until the peer is known, the stream costs one of the
+    /// places for handshakes and a few hundred bytes, for five seconds at most, and the client learns only the reason
+    /// of a refusal.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,
@@ -241,7 +241,7 @@ fn no_ticket() -> NetError {
     })
 }
 
-/// Sends the reason of a refusal, and waits for the client to close, so that it reads the reason.
+/// Sends the reason of a refusal, and waits for the client to close, so that the client can read the reason.
 async fn farewell((mut incoming, mut outgoing): Halves, refusal: Rejection) {
     if outgoing.send(&TunnelFrame::Refused(refusal)).await.is_ok() && outgoing.close().await.is_ok() {
         incoming.silence = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Memory of function libraries that clients on other hosts send: bounded for all tenants together, and for each.
 //!
-//! A library counts from the moment at which it is announced until the agent has answered the request that it came with.
-//! Until then it is in the agent's memory, however long the agent waits for a worker.
+//! A library is counted from its announcement until the agent has answered the request that it arrived with. Until then
+//! it is in the agent's memory, however long the agent waits for a worker.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -26,7 +26,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Session with an agent on another host.
 pub struct TunnelSession {
-    /// Socket of the session, used like one of an agent on this node.
+    /// Socket of the session, used like the socket of an agent on this node.
     pub socket: Socket,
     /// Address of this host on the connection to the agent.
     pub local: IpAddr,
@@ -34,8 +34,8 @@ pub struct TunnelSession {
     pub host: IpAddr,
 }
 
-/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Without a certificate
-/// the lease's `token` is shown instead. Relays in tasks of the current tokio runtime.
+/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. A client without a
+/// certificate shows the lease's `token` instead. The relays run in tasks of the current tokio runtime.
 pub async fn session(
     address: Address,
     proof: Proof,

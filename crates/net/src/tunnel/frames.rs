@@ -91,7 +91,7 @@ impl<S: AsyncRead> FrameReader<S> {
 
     /// Error for a stream that was closed, or whose reading failed with `error`.
     fn closed_error(&self, error: Option<io::Error>) -> NetError {
-        // A peer that requires a certificate says so only after its handshake.
+        // A peer that requires a certificate reports that only after its handshake.
         let error = match error {
             Some(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
                 return explain(&self.peer, error);
@@ -129,7 +129,7 @@ impl<S: AsyncWrite> FrameWriter<S> {
             .map_err(|error| self.write_error(error))
     }
 
-    /// Sends what is left, and TLS's close message.
+    /// Sends the remaining bytes, and TLS's close message.
     pub async fn close(&mut self) -> Result<(), NetError> {
         self.stream.shutdown().await.map_err(|error| self.write_error(error))
     }

@@ -31,7 +31,7 @@ const WAITING_MAX: usize = 64;
 /// Time limit for a library to arrive: this time, and a second more for each MiB.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Position of a relay; it decides how descriptors travel.
+/// Position of a relay; it decides how descriptors are passed on.
 pub(super) enum RelaySide {
     /// Agent's end of a session: a socket is kept under a ticket, which the client's end presents to fetch the socket;
     /// memory is received.
@@ -40,7 +40,7 @@ pub(super) enum RelaySide {
         holder: TicketHolder,
         /// Bound on memory that arrives, over all sessions.
         arrivals: Arc<Arrivals>,
-        /// Memory that came with each request that the agent has not answered yet, in the order of the requests.
+        /// Memory that arrived with each request that the agent has not answered yet, in the order of the requests.
         unanswered: StdMutex<VecDeque<Option<Arrival>>>,
         /// Set while memory is arriving.
         receiving: Arc<AtomicBool>,
@@ -79,7 +79,8 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     let ended = {
         let mut outward = std::pin::pin!(outward(&local, &mut outgoing, &side, alive));
         let mut inward = std::pin::pin!(inward(&mut incoming, &local, &side));
-        // What an end sent before it closed still counts, for example a response or a lease's last total.
+        // Messages that an end sent before it closed are still passed on, for example a response or a lease's last
+        // total.
         tokio::select! {
             ended = &mut outward => match ended {
                 // The other host receives nothing more, but its last messages may not have been read yet.
@@ -130,8 +131,8 @@ async fn outward<S: AsyncWrite>(
     }
 }
 
-/// Sends one message of the local end, or answers it here. Descriptors become tickets or bytes, by the relay's
-/// position.
+/// Sends one message of the local end, or answers it here. Depending on the relay's position, descriptors become
+/// tickets or bytes.
 async fn send<S: AsyncWrite>(
     local: &LocalSocket,
     outgoing: &mut FrameWriter<S>,
@@ -193,13 +194,13 @@ async fn send<S: AsyncWrite>(
         memory.send(outgoing).await?;
     }
     if !memories.is_empty() {
-        // Any frame: sending one also flushes the bytes of the memories.
+        // Any frame would do: sending a frame also flushes the bytes of the memories.
         outgoing.send(&TunnelFrame::Alive).await?;
     }
     Ok(())
 }
 
-/// Response to a request with shared memory, which does not reach another host.
+/// Response to a request with shared memory, which cannot be sent to another host.
 fn refusal(request: &[u8]) -> Vec<u8> {
     let what = match decode::<ConnectionRequest>(request) {
         Ok(ConnectionRequest::Open { .. }) => "a channel's ring",

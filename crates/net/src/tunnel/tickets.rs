@@ -15,8 +15,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
-/// tenant may have several certificates, and several leases. Besides, a tenant may have no more waiting sockets than
-/// places are still free, so that four tenants that collude do not take all places.
+/// tenant may have several certificates, and several leases. Besides, a tenant may not have more waiting sockets than
+/// there are free places, so that four tenants that collude do not take all places.
 const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
@@ -24,7 +24,7 @@ const WAITING_OF_TENANT_MAX: usize = 256;
 pub(super) enum TicketHolder {
     /// Peer with this certificate.
     Certified(Peer),
-    /// Peer with a lease's token and no certificate: the ticket alone proves that it is this peer.
+    /// Peer with a lease's token and no certificate: the ticket alone proves the peer's identity.
     Bearer(Peer),
 }
 
@@ -91,7 +91,7 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// Returns the socket if it was kept for this peer; a ticket is good once.
+    /// Returns the socket if it was kept for this peer; a ticket is valid once.
     pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<Socket> {
         let mut waiting = self.waiting();
         match &waiting.get(&ticket)?.holder {
@@ -101,7 +101,7 @@ impl Tickets {
         waiting.remove(&ticket).map(|waiting| waiting.socket.into())
     }
 
-    /// Returns the socket of a ticket and its peer, to a client without a certificate; a ticket is good once.
+    /// Returns the socket of a ticket and its peer, to a client without a certificate; a ticket is valid once.
     pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(Socket, Peer)> {
         let mut waiting = self.waiting();
         let TicketHolder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {

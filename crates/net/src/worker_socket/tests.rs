@@ -8,7 +8,7 @@ use tokio::time::timeout;
 const LINGER: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(10);
 
-/// A TCP socket whose close waits for [`LINGER`], or until the other one is closed.
+/// A TCP socket whose close waits for [`LINGER`], or until the other socket is closed.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let mut full = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -25,7 +25,7 @@ async fn descriptors_whose_close_waits_hold_up_neither_the_runtime_nor_the_end()
     let (worker, ours) = Socket::pair().expect("a pair");
     worker.send_bytes(b"first", &[]).expect("sent");
     let mut peers = Vec::new();
-    // The first is closed when it is received, the second with the socket.
+    // The first descriptor is closed when it is received, the second with the socket.
     for _ in 0..2 {
         let (full, peer) = lingering();
         worker

@@ -1,5 +1,5 @@
-//! Table of the connections whose peer is not known yet: which one begins its handshake, and which one is closed to
-//! make room for another.
+//! Table of the connections whose peer is not known yet. It decides which connection begins its handshake, and which is
+//! closed to make room for another.
 //!
 //! A connection is *silent* until its first byte arrives, then *ready* until it has a place among the handshakes. Silent
 //! and ready connections are in the room, where each costs a descriptor. Only handshakes cost memory and processor time;
@@ -7,21 +7,21 @@
 //!
 //! A full room makes place for a new connection, in this order:
 //!
-//! 1. The source with the most connections in the room loses the connection that has been silent for longest. It is
-//!    closed only if it has been silent for some time, and if the kernel has no byte of it at that moment: so a client
-//!    that is just beginning, or whose bytes were not read yet, is not closed for others.
-//! 2. The source that has most connections in the room loses its newest one to a source that has fewer.
+//! 1. Of the sources with a connection that has been silent for some time, the source with the most connections in the
+//!    room loses the longest silent one, unless the kernel has an unread byte of it: so a client that is just
+//!    beginning, or whose bytes were not read yet, is not closed for others.
+//! 2. The source that has most connections in the room loses its newest connection to a source that has fewer.
 //! 3. A new connection of that source itself replaces the source's oldest connection that has been ready for some time.
-//!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all others would
-//!    wait behind it.
+//!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all other
+//!    connections would wait behind it.
 //! 4. If no source has more than its share, the new connection waits.
 //!
-//! Ready connections begin in the order in which they came. If a source has very many of them, its newest one begins
-//! first: in a queue that grows faster than it is served, each connection would wait until its time is over, so a few
-//! dozen connections a second that send one byte would keep out every other client of their address.
+//! Ready connections begin in the order in which they arrived. But if a source has very many of them, its newest begins
+//! first. Otherwise, in a queue that grows faster than it is served, each connection would wait until its time is over:
+//! a few dozen connections a second that send one byte would keep out every other client of their address.
 //!
-//! A handshake is closed for another connection if its source has as many handshakes as a source may have, or more than
-//! any other source, if it began some time ago, and if the kernel has no byte of it.
+//! A handshake is closed for another connection if three conditions hold: its source has as many handshakes as a source
+//! may have, or more than any other source; the handshake began some time ago; and the kernel has no unread byte of it.
 
 use crate::listener::Limits;
 use std::cmp::Reverse;
@@ -29,7 +29,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-/// Source of connections: an address, or the /64 network of an IPv6 address, because one host has all addresses of it.
+/// Source of connections: an address, or the /64 network of an IPv6 address, because one host may use
+/// all addresses of such a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Source(IpAddr);
 
@@ -44,7 +45,7 @@ impl Source {
 
 /// Socket of a connection.
 pub(super) trait WaitingRoomSocket {
-    /// Whether the kernel has no byte of the peer.
+    /// Whether the kernel has no unread byte of the peer.
     fn is_quiet(&self) -> bool;
 }
 
@@ -58,17 +59,17 @@ pub(super) struct ConnectionNumber {
 /// Reason why a connection cannot enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// Its source has more connections in the room than any other.
+    /// Its source has more connections in the room than any other source.
     SourceFull,
     /// No source has more than its share; there will be room soon.
     Full,
 }
 
-/// Connections of one source by number, each with the time at which it came into this state.
+/// Connections of one source by number, each with the time at which it entered its state.
 struct SourceConnections<S> {
     silent: BTreeMap<u64, (Instant, S)>,
     ready: BTreeMap<u64, (Instant, S)>,
-    /// The socket is missing until the task of the connection has noted it.
+    /// The socket is missing until the task of the connection has stored it.
     handshakes: BTreeMap<u64, (Instant, Option<S>)>,
 }
 
@@ -92,7 +93,7 @@ impl<S> SourceConnections<S> {
     }
 }
 
-/// Sockets of connections whose handshake begins, and of those that are closed for them.
+/// Sockets of connections whose handshake begins, and of connections that are closed for them.
 pub(super) struct WaitingRoomTurns<S> {
     pub(super) begun: Vec<S>,
     pub(super) closed: Vec<S>,
@@ -145,7 +146,7 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         Ok(newest)
     }
 
-    /// Adds a connection, for which there is room, as a silent one.
+    /// Adds a connection, for which there is room, in the silent state.
     pub(super) fn add(&mut self, source: Source, now: Instant, socket: S) -> ConnectionNumber {
         let number = self.next;
         self.next += 1;
@@ -171,7 +172,7 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         begun
     }
 
-    /// Keeps a socket of a connection in its handshake, by which it can be closed for another.
+    /// Stores a socket of a connection in its handshake, so that the table can close the connection for another.
     pub(super) fn hold(&mut self, entry: ConnectionNumber, socket: S) {
         if let Some(connections) = self.sources.get_mut(&entry.source)
             && let Some((_, held)) = connections.handshakes.get_mut(&entry.number)
@@ -201,7 +202,7 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         begun
     }
 
-    /// Closes handshakes that are at a standstill for connections that are ready.
+    /// Closes handshakes at a standstill, to make room for ready connections.
     pub(super) fn relieve(&mut self, now: Instant) -> WaitingRoomTurns<S> {
         let mut turns = WaitingRoomTurns {
             begun: Vec::new(),
@@ -257,8 +258,8 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         self.in_handshake < self.limits.handshakes && self.handshakes_of(source) < self.limits.handshakes_per_address
     }
 
-    /// Finds the source whose connection begins next: the one with the fewest handshakes, then the one that is ready for
-    /// longest.
+    /// Finds the source whose connection begins next: the source with the fewest handshakes; among equals, the one
+    /// whose connection has been ready for longest.
     fn find_next(&self) -> Option<Source> {
         let ready = self.sources.iter().filter_map(|(source, connections)| {
             let first = connections.first_ready()?;
@@ -268,7 +269,7 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         self.has_place(source).then_some(source)
     }
 
-    /// Source with most handshakes, if these are more than `own`.
+    /// Source with most handshakes, if it has more than `own`.
     fn find_most_handshakes(&self, own: usize) -> Option<Source> {
         let most = self
             .sources
@@ -307,12 +308,12 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
                 self.forget_if_empty(source);
                 return Some(socket);
             }
-            // Its first byte is there; its task has not noted it yet.
+            // The first byte has arrived; the connection's task has not noted it yet.
             connections.ready.insert(number, (now, socket));
         }
     }
 
-    /// Takes the oldest connection of a source that waits for its turn, if it has waited for long.
+    /// Takes a source's oldest connection that waits for its turn, if it has waited for long.
     fn take_late(&mut self, source: Source, now: Instant) -> Option<S> {
         let connections = self.sources.get_mut(&source)?;
         let (_, (since, _)) = connections.ready.first_key_value()?;

@@ -79,7 +79,7 @@ async fn send_with_memory(client: &mut FrameWriter<tokio::io::DuplexStream>, wor
     let _ = client.send(&TunnelFrame::Alive).await;
 }
 
-/// The next message to the agent, if one comes within a moment.
+/// The next message to the agent; `None` if none arrives in time.
 async fn next(agent: &Socket, within: Duration) -> Option<Vec<u8>> {
     let received = timeout(within, async {
         loop {

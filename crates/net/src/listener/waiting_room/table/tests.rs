@@ -51,7 +51,7 @@ impl Scene {
         self.bytes[name].set(has_bytes);
     }
 
-    /// Lets a connection in. Returns it, and the name of the one that was closed for it.
+    /// Lets a connection in. Returns its number, and the name of the connection that was closed for it.
     fn enter(&mut self, source: Source, name: &str) -> Result<(ConnectionNumber, Option<String>), NoRoom> {
         let closed = self.table.make_room(source, self.now)?;
         let socket = self.socket(name);
@@ -233,14 +233,14 @@ fn a_handshake_at_a_standstill_is_closed_for_a_ready_connection() {
     assert_eq!(scene.relieve(), (vec!["a3".into()], vec!["a2".into()]));
     assert_eq!(scene.leave(stalled), [""; 0], "its place is another's");
     scene.shake_hands(b, "b1");
-    // All places are taken; the source with most handshakes gives one.
+    // All places are taken; the source with most handshakes loses one.
     let c = source("192.0.2.3");
     let number = scene.entered(c, "c1");
     assert_eq!(scene.speak(number), [""; 0]);
     scene.set_bytes("a1", false);
     scene.now += STANDSTILL;
     assert_eq!(scene.relieve(), (vec!["c1".into()], vec!["a1".into()]));
-    // Each source has one handshake: no other source has more than the one whose connection waits.
+    // Each source has one handshake: no other source has more than the source whose connection waits.
     let number = scene.entered(c, "c2");
     assert_eq!(scene.speak(number), [""; 0]);
     scene.now += STANDSTILL;
