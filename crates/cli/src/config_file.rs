@@ -26,7 +26,7 @@ pub(crate) struct ConfigArgs {
     config: Option<PathBuf>,
 }
 
-/// The command line `args`, with the options of the file that it names, if any. `command` is that of the whole
+/// The command line `args`, with the options of the file that it names, if any. `command` is the command of the whole
 /// program.
 pub(crate) fn expand(command: &Command, args: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     // The first word that is no option names the subcommand, whose options the file may have.

@@ -24,7 +24,7 @@ const BESIDE_SOCKETS: &str = "state";
 pub(crate) struct StateArgs {
     /// Directory of the ledger and the usage journal, on a disk of this host [env: HOTLEASE_STATE_DIR=] [default: in
     /// HOTLEASE_RUNTIME_DIR if that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
-    // The variable is read where the directory is used: an inherited one must not conflict with other options.
+    // The variable is read where the directory is used: an inherited variable must not conflict with other options.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct StateArgs {
 pub(crate) struct DaemonStateArgs {
     #[command(flatten)]
     pub(crate) state: StateArgs,
-    /// Keep nothing, even if there is a state directory: usage is forgotten when the process ends
+    /// Keep nothing, even if there is a state directory: usage is lost when the process ends
     #[arg(long)]
     in_memory: bool,
 }

@@ -31,8 +31,8 @@ enum AdminCommand {
 
 /// Copy the ledger into a new file, also while the manager runs
 ///
-/// The copy shows one moment. It is checked and durable when the command returns. With `--json`: file, bytes, rows,
-/// schema.
+/// The copy shows the ledger at one moment. It is checked and durable when the command returns. With `--json`: file,
+/// bytes, rows, schema.
 #[derive(Debug, Args)]
 struct BackupArgs {
     /// The file to make; refused if it exists

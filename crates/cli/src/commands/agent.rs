@@ -48,16 +48,16 @@ pub(crate) struct AgentArgs {
     network: NetworkArgs,
     #[command(flatten)]
     state: DaemonStateArgs,
-    /// How long leases may go on after SIGTERM. Batch systems send SIGKILL 30 s after it: 20 s leave time to end
+    /// How long leases may go on after SIGTERM. Batch systems send SIGKILL 30 s after SIGTERM: 20 s leave time to end
     /// workers, sync the journal and report the last usage, even on a slow disk
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
     drain_within: Duration,
-    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on this node, such as /run/hotlease-jobs:
-    /// from its start on, the agent offers nothing that these jobs have
+    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on this node, such as
+    /// /run/hotlease-jobs: the agent never offers resources of these jobs, not even right after its start
     #[arg(long, value_name = "DIR")]
     batch_jobs: Option<PathBuf>,
-    /// The site's policy: which of these jobs have company, that is, leases that use what the job leaves of the node
-    /// (see `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
+    /// The site's policy: which of these jobs have company, that is, leases on resources that the job leaves free (see
+    /// `hotlease node policy check`). The agent reads the file again when it changes [default: idle nodes only]
     #[arg(long, value_name = "FILE", requires = "batch_jobs")]
     batch_policy: Option<PathBuf>,
     /// Folder where the control groups that limit these jobs are mounted
@@ -82,7 +82,7 @@ struct NetworkArgs {
     /// Identity of the agent: a folder of `hotlease identity issue --role agent`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
-    /// Register with the manager at https://HOST:PORT instead of this host's; of several, with the one that serves
+    /// Register with the manager at https://HOST:PORT instead of this host's; of several, with the serving manager
     #[arg(long = "manager", value_name = "URL", value_delimiter = ',', requires = "listen")]
     managers: Vec<Address>,
     /// Address that other hosts connect to [default: the address of --listen; if that is a wildcard, the first host
@@ -92,7 +92,7 @@ struct NetworkArgs {
     /// Tenant whose functions may run here; may be given more than once [default: the tenant of its identity]
     #[arg(long = "tenant", value_name = "NAME", requires = "listen")]
     tenants: Vec<String>,
-    /// Serve several tenants in sandboxes of kind `process`, where the code of each has all rights of the agent: only
+    /// Serve several tenants in sandboxes of kind `process`, where each tenant's code has all rights of the agent: only
     /// for tenants who trust each other
     #[arg(long, requires = "listen")]
     process_for_all_tenants: bool,
@@ -140,25 +140,25 @@ pub(crate) struct OfferArgs {
     /// in sandboxes of the default kind]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
-    /// Largest number of Python interpreters that wait for a program's next lease; they run code of tenants, unbilled
-    /// [default: 16 with `hotlease up`, else 0]
+    /// Largest number of Python interpreters that wait for a program's next lease; they run code of tenants, which is
+    /// not billed [default: 16 with `hotlease up`, else 0]
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
     /// GPUs to lease out: counted devices, numbered from 0
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
     gpus: u32,
-    /// Lease out this many GPUs even if this node shows fewer: for other devices, counted in the same way
+    /// Lease out this many GPUs even if this node shows fewer, to lease other devices that are counted in the same way
     #[arg(long, requires = "gpus")]
     unseen_gpus: bool,
     /// Also grant leases to clients that ask the agent directly, at most CORES cores to one tenant [default: only
-    /// through the manager, which knows quotas]
+    /// through the manager, which enforces quotas]
     #[arg(long, value_name = "CORES")]
     direct: Option<u32>,
     /// Largest number of GPUs that one tenant may hold in leases that it requested from the agent directly
     #[arg(long, value_name = "N", default_value_t = 0, requires = "direct")]
     direct_gpus: u32,
-    /// Program of the workers [default: found next to this one]
+    /// Program of the workers [default: next to this program]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
     #[command(flatten)]
@@ -185,8 +185,8 @@ pub(crate) struct OfferArgs {
 /// Arguments of the isolation of functions.
 #[derive(Debug, Clone, Args)]
 struct SandboxArgs {
-    /// Kind of sandbox for leases that name none: `process`, `namespace`, `container` or `microvm`. Only the
-    /// agent's own user may request a weaker one
+    /// Kind of sandbox for leases that name none: `process`, `namespace`, `container` or `microvm`. Only the agent's
+    /// own user may request a weaker kind
     #[arg(long, value_name = "KIND", default_value_t = Kind::Process)]
     sandbox: Kind,
     /// File or folder that sandboxes see, read-only, besides the system's own; may be given more than once
@@ -196,11 +196,11 @@ struct SandboxArgs {
     /// stands for the name of the requesting tenant; may be given more than once
     #[arg(long = "sandbox-grant", value_name = "PATH")]
     granted: Vec<DirectoryGrant>,
-    /// File with the object storage that leases may request, and the places of the site's keys for it; must be
-    /// readable by the agent's user only
+    /// File that states the object storage that leases may request, and where the site's keys for this storage are;
+    /// must be readable by the agent's user only
     #[arg(long = "sandbox-storage", value_name = "FILE")]
     storage: Option<PathBuf>,
-    /// Let leases request the host's network; without it sandboxes have none, and serve only clients on this host
+    /// Let leases request the host's network; otherwise sandboxes have no network, and serve only clients on this host
     #[arg(long)]
     sandbox_network: bool,
     /// Memory of each sandbox, its /tmp included, such as 2G [default: as its lease requests]
@@ -388,8 +388,8 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
 /// After this time an agent counts as ready even if its manager is away; it registers later.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tells systemd that the agent is ready: as soon as the manager knows the agent, so that an operator's next command
-/// finds it, or without a manager after a while. Does not return.
+/// Tells systemd that the agent is ready: as soon as the agent is registered, so that an operator's next command finds
+/// it, or after [`READY_WITHIN`] if the manager is away. Does not return.
 async fn tell_ready(agent: &Agent) -> Infallible {
     let _ = tokio::time::timeout(READY_WITHIN, agent.registered()).await;
     service::ready();

@@ -70,7 +70,7 @@ struct QueueArgs {
     /// File that describes another batch system (docs/batch-systems.md)
     #[arg(long = "system", value_name = "FILE")]
     description: Option<PathBuf>,
-    /// Name of the queue [default: the batch system's]
+    /// Name of the queue [default: name of the batch system]
     #[arg(long)]
     name: Option<String>,
     /// Largest number of nodes of its jobs at a time, running or not
@@ -82,7 +82,7 @@ struct QueueArgs {
     /// Time limit of a job, such as 1h; leases that would last longer are not granted
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     time: Duration,
-    /// Time without a lease after which an agent ends; jobs that have not begun are cancelled after it, too
+    /// Time without a lease after which an agent ends; jobs that have not begun are cancelled after this time, too
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = quantity::parse_time)]
     idle: Duration,
     /// Nodes of each job
@@ -91,7 +91,7 @@ struct QueueArgs {
     /// Largest number of jobs that wait at the batch system at a time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     backlog: u32,
-    /// Cores of each node [default: whole nodes, and one of them for each client that waits]
+    /// Cores of each node [default: whole nodes, and one node for each client that waits]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8192))]
     cores: Option<u32>,
     /// GPUs of each node; request them from the batch system after `--`, too
@@ -113,7 +113,7 @@ struct QueueArgs {
     /// Folder of the authority (`hotlease identity init`), readable on the nodes: each agent gets an identity from it
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
-    /// Tenant whose functions may run there; may be given more than once
+    /// Tenant whose functions may run on the nodes; may be given more than once
     #[arg(long = "tenant", value_name = "NAME", required = true)]
     tenants: Vec<String>,
     /// Further argument of `hotlease agent`, such as --agent-arg=--pool=4; may be given more than once
@@ -188,7 +188,7 @@ struct DryRun {
     /// Command that cancels a job.
     cancel: Vec<String>,
     script: String,
-    /// The batch system's answer; `None`: it cannot check a job.
+    /// The batch system's answer; `None` if it cannot check a job.
     answer: Option<String>,
 }
 
@@ -358,7 +358,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
     };
     let system = BatchSystem::of_queue(queue)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Of jobs whose submission was interrupted, only the batch system's list has the number.
+    // If the submission of a job was interrupted, only the batch system's list has the job's number.
     let mut listed = match edit.state.live(&args.name).next() {
         Some(_) => runtime.block_on(system.list())?,
         None => Vec::new(),
@@ -367,7 +367,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
     listed.retain(|listed| is_own(listed) && !listed.is_over());
     let left = runtime.block_on(system.cancel_all(&listed));
     if !left.is_empty() {
-        // The queue stays, so that its jobs are not forgotten.
+        // The queue stays, so that the records of its jobs are not lost.
         bail!(
             "queue {} is not removed: {} of {} jobs are not cancelled; `hotlease alloc rm {}` tries again. {}",
             args.name,

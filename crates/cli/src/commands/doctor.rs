@@ -23,7 +23,7 @@ use serde::Serialize;
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     site: SiteArgs,
-    /// Try every transport towards the agents of the manager at this URL, or of the configured one
+    /// Try every transport towards the agents of the manager at this URL, or of the configured manager
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
     peer: Option<String>,
 }

@@ -10,17 +10,18 @@ use serde::Serialize;
 
 /// Show how the time of a lease's start was spent, and why no worker was waiting for it
 ///
-/// With several workers, each step shows the slowest one. With `--json`, prints one object: lease, agent, tenant,
+/// With several workers, each step shows the slowest worker. With `--json`, prints one object: lease, agent, tenant,
 /// label, state, cores (of its slots, at present), shared (whether other leases may use them), sandbox, reaches
 /// (resources outside the sandbox that its functions may use, in words), shows (what the sandbox shows of the host's
-/// files, to read), hides (folders of a Python program's import path that it does not show), memory_bytes (limit on the
-/// memory of each worker, 0: none), memory_by_kernel (whether the kernel holds that limit; otherwise the agent looks now
-/// and then), warm and cold (workers that were waiting, and workers that had to be started), why (the reason for cold
-/// workers, or empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
-/// interpreter, imports, restore, connect, first_call), and kept (what happened to its state; empty if it has none).
+/// files, to read), hides (folders of a Python program's import path that the sandbox does not show), memory_bytes
+/// (limit on the memory of each worker, 0: none), memory_by_kernel (whether the kernel enforces that limit; otherwise
+/// the agent checks it at intervals), warm and cold (workers that were waiting, and workers that had to be started),
+/// why (the reason for cold workers, or empty), phases (an object with the nanoseconds of each step that took place:
+/// grant, image, sandbox, boot, interpreter, imports, restore, connect, first_call), and kept (what happened to its
+/// state; empty if it has none).
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The lease: its id, or the beginning of it if no other has the same [default: the last lease]
+    /// The lease: its id, or the beginning of its id if no other id begins in the same way [default: the last lease]
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
     #[command(flatten)]
@@ -150,7 +151,7 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
 }
 
 impl LeaseExplanation {
-    /// Limit on the memory of each worker in words, where the kernel does not hold it.
+    /// Limit on the memory of each worker in words, if the kernel does not enforce it.
     fn watched_memory(&self) -> Option<String> {
         let bytes = quantity::bytes(self.memory_bytes);
         let is_watched = self.memory_bytes > 0 && !self.memory_by_kernel && (self.warm > 0 || self.cold > 0);
@@ -232,7 +233,7 @@ fn steps(start: &LeaseStart) -> Vec<StepRow> {
 }
 
 /// Finds the only lease whose id begins with this text, or without a text the last lease; also returns the record of
-/// its start. Fails if several leases fit, none does, or the start is not known any more.
+/// its start. Fails if several leases match, if none does, or if the record is gone.
 fn find_lease_start(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
     let Some(beginning) = beginning else {
         let known = leases.into_iter().filter(|lease| lease.start.is_some());

@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Make a site's authority, issue identities, show one
 ///
-/// Manager, agents and clients on different hosts know each other by certificates of one authority, which the
-/// site's operator keeps: `init` makes it, `issue` makes folders to hand out. A daemon reads its folder again when
-/// the certificate there is replaced. With `--json`, `show` prints an object: dir, role, name, tenant (or null), hosts, not_before and
-/// not_after (seconds since 1970), valid; `init` and `issue` print an object with dir.
+/// Manager, agents and clients on different hosts authenticate each other by certificates of one authority, which the
+/// site's operator keeps: `init` makes the authority, `issue` makes folders to hand out. A daemon reads its folder
+/// again when the certificate there is replaced. With `--json`, `show` prints an object: dir, role, name, tenant (or
+/// null), hosts, not_before and not_after (seconds since 1970), valid; `init` and `issue` print an object with dir.
 #[derive(Debug, Args)]
 pub(crate) struct IdentityArgs {
     #[command(subcommand)]
@@ -44,7 +44,7 @@ struct IssueArgs {
     /// Folder of the authority
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Role of its holder: manager, agent or client
+    /// Role of the holder: manager, agent or client
     #[arg(long)]
     role: CertificateRole,
     /// Tenant that pays for a client's leases; for an agent: the tenant that it serves by default
@@ -53,7 +53,7 @@ struct IssueArgs {
     /// Name or address under which other hosts reach a manager or agent; may be given more than once
     #[arg(long = "host", value_name = "NAME_OR_IP")]
     hosts: Vec<String>,
-    /// Days that it is valid
+    /// Number of days for which the identity is valid
     #[arg(long, value_name = "N", default_value_t = IDENTITY_DAYS_DEFAULT)]
     days: u32,
     /// A new folder for the identity

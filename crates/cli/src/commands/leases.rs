@@ -17,13 +17,13 @@ use serde::Serialize;
 /// prints one object: released (the lease) and usage.
 #[derive(Debug, Args)]
 pub(crate) struct LeasesArgs {
-    /// Also list ended leases, as long as they are remembered
+    /// Also list ended leases, as long as their records are kept
     #[arg(long, short)]
     all: bool,
     /// List leases of this tenant only, such as uid:1000
     #[arg(long)]
     tenant: Option<String>,
-    /// End this lease: its id, or the beginning of it if no other lease has the same
+    /// End this lease: its id, or the beginning of its id if no other id begins in the same way
     #[arg(long, value_name = "ID", conflicts_with_all = ["all", "tenant"])]
     release: Option<String>,
     #[command(flatten)]

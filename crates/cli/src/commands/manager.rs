@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Run only the manager, in the foreground
 ///
 /// With `--database`, waits until it leads, and then serves; it ends when another manager replaces it as leader.
-/// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and register with
+/// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive its end: agents keep them, and register with
 /// the next manager. With `--listen`, also serves agents and clients on other hosts that have a certificate of the
 /// same authority. With `--json`, prints an object when it serves: pid, socket, listen and rest (or null).
 #[derive(Debug, Args)]
@@ -104,13 +104,13 @@ struct ManagerSummary {
     rest: Option<SocketAddr>,
 }
 
-/// Number of serving threads. Reports of 10,000 agents keep one busy, and more than a few would wait for the same
-/// lock.
+/// Number of serving threads. Reports of 10,000 agents keep one thread busy; more than a few threads would wait for the
+/// same lock.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
 }
 
-/// Waits until this manager leads; `None` if it was told to stop before.
+/// Waits until this manager leads; returns `None` if a signal ends the wait.
 async fn wait_to_lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Option<Arc<dyn Store>>> {
     let told = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&told);

@@ -13,7 +13,7 @@ use serde::Serialize;
 ///
 /// Workers that wait for leases borrow idle memory; the last line shows how much. No lease is charged for it.
 ///
-/// With `--json`, prints an object for each worker: agent, lease (empty: it waits for one), index, pid, epoch,
+/// With `--json`, prints an object for each worker: agent, lease (empty: the worker waits for one), index, pid, epoch,
 /// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage
 /// {allocated_ns, hot_ns, compute_ns, invocations}, shared (whether its slots take turns on one core), refused
 /// (invocations that found no core), preempted (how many times something else had the core of a slot), contended

@@ -23,8 +23,8 @@ enum StateCommand {
 
 /// List the states in a swap directory that agents of this user have saved
 ///
-/// With `--json`, prints an object for each state: tenant, name, bytes (of the file), age_seconds, host (that it
-/// was saved on), path, error (why it cannot be restored, else null).
+/// With `--json`, prints an object for each state: tenant, name, bytes (of the file), age_seconds, host (on which it
+/// was saved), path, error (why it cannot be restored, else null).
 #[derive(Debug, Args)]
 struct LsArgs {
     /// Directory, as in the agents' `--swap-directory`

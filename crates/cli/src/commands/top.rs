@@ -91,7 +91,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, betwee
             let seconds = between.as_secs_f64().max(1e-9);
             let calls = invocations.saturating_sub(*calls) as f64 / seconds;
             let busy = compute_ns.saturating_sub(*ns) as f64 / 1e9 / seconds;
-            // A call that began before the last look counts completely in this one.
+            // A call that began before the last look counts completely in this look.
             (calls, busy.min(1.0), preempted.saturating_sub(*lost))
         });
         ActivityRow {

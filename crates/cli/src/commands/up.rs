@@ -38,7 +38,7 @@ pub(crate) struct UpArgs {
     /// the job's cores with its other steps
     #[arg(long)]
     nodes_of_this_job: bool,
-    /// In a job: how long its other nodes wait for the first one
+    /// In a job: how long the other nodes wait for the first node
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::parse_time)]
     first_within: Duration,
     #[command(flatten)]
@@ -240,7 +240,7 @@ async fn until_told(
     }
 }
 
-/// Returns once no lease was held for this long; never without a limit.
+/// Returns once no lease was held for this long. Never returns without a limit.
 async fn until_idle(agent: &Agent, limit: Option<Duration>) {
     match limit {
         Some(limit) => {

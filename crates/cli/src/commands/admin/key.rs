@@ -39,16 +39,16 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// Tenant that its bearer acts for; see `hotlease admin tenant`
+    /// Tenant for which the bearer of the key acts; see `hotlease admin tenant`
     #[arg(long, value_name = "NAME")]
     tenant: String,
-    /// Role of its bearer: user, operator or hook
+    /// Role of the key's bearer: user, operator or hook
     #[arg(long, default_value = "user", value_parser = ["user", "operator", "hook"])]
     role: String,
-    /// A note, such as the host that it is for
+    /// A note, such as the host that uses the key
     #[arg(long, default_value = "")]
     label: String,
-    /// How long it is valid, such as 12h or 30d [default: until it is revoked]
+    /// How long the key is valid, such as 12h or 30d [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     expires: Option<Duration>,
     /// A new file for the secret, readable by you only [default: print it]

@@ -45,12 +45,12 @@ struct ListArgs {
 /// The node of an order, and whether to wait for it.
 #[derive(Debug, Args)]
 struct NodeTargetArgs {
-    /// Name of its host, or id of its agent
+    /// Name of the node's host, or id of its agent
     node: String,
     #[command(flatten)]
     site: SiteArgs,
-    /// Name of your choice for this order: repeated with this name within an hour, the order is not carried out again,
-    /// and a different order is refused
+    /// Name of your choice for this order: if the order is repeated with this name within an hour, it is not carried
+    /// out again; a different order with this name is refused
     #[arg(long, value_name = "TEXT")]
     token: Option<String>,
     /// Return when the order is carried out, and print how long that took
@@ -64,9 +64,9 @@ struct NodeTargetArgs {
 
 /// Offer a node's cores, all or some, and let it grant leases
 ///
-/// An enlarged offer takes effect at once. If the offer shrinks, free cores go first, and leases that hold the rest
-/// end within the notice. The offer stays when the manager or the agent restarts, until the next order. With
-/// `--json`: host, agent, done (false: the node is away and gets the order when it returns), and with --wait:
+/// An enlarged offer takes effect at once. If the offer shrinks, free cores are removed first; leases that hold other
+/// removed cores end within the notice. The offer stays when the manager or the agent restarts, until the next order.
+/// With `--json`: host, agent, done (false: the node is away and gets the order when it returns), and with --wait:
 /// state, took_ms.
 #[derive(Debug, Args)]
 struct AddArgs {
@@ -78,8 +78,8 @@ struct AddArgs {
     /// Memory, such as 64G [default: as its agent detects]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
-    /// GPUs: `none`, a count like `2` (the first ones of the node), or a list like `0,2-5`; leases that hold others end
-    /// within the notice [default: as its agent was started]
+    /// GPUs: `none`, a count like `2` (the first ones of the node), or a list like `0,2-5`; leases that hold other GPUs
+    /// end within the notice [default: as its agent was started]
     #[arg(long, value_name = "GPUS", value_parser = parse_gpus)]
     gpus: Option<CoreChoice>,
     /// Notice for leases that hold resources that are no longer offered
@@ -214,7 +214,7 @@ fn is_drained(node: &NodeRow) -> bool {
     node.state == "drained"
 }
 
-/// Reads a choice of GPUs. `all` is refused: only the agent knows which GPUs it has.
+/// Reads a choice of GPUs. `all` is refused, because the number of the agent's GPUs is not known here.
 fn parse_gpus(text: &str) -> Result<CoreChoice, String> {
     let bad = || format!("{text:?} names no GPUs: write `none`, a count like `2`, or a list like `0,2-5`");
     match text.parse() {

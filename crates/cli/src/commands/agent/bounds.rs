@@ -9,15 +9,16 @@ use std::time::Duration;
 /// Bounds of the leases that an agent grants.
 #[derive(Debug, Clone, Args)]
 pub(super) struct BoundArgs {
-    /// Longest time to live of a lease, and so between two renewals, such as 10s; a request for more gets this
+    /// Longest time to live of a lease, and so between two renewals, such as 10s; it replaces a longer time in a
+    /// request
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     lease_ttl: Option<Duration>,
-    /// Longest duration of a lease, however often it is renewed, such as 12h; then it ends, and its client may ask for
-    /// another
+    /// Longest duration of a lease, however often it is renewed, such as 12h; then the lease ends, and its client may
+    /// ask for another lease
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     lease_duration: Option<Duration>,
-    /// Longest time for which nothing runs on a lease, such as 10min; then it ends, and its client gets another with the
-    /// next call
+    /// Longest time for which nothing runs on a lease, such as 10min; then the lease ends, and its client gets another
+    /// lease with the next call
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     lease_idle: Option<Duration>,
 }

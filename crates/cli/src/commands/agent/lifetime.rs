@@ -11,13 +11,13 @@ use time::format_description::well_known::Rfc3339;
 /// Variable by which Slurm tells a job when it ends, seconds since 1970.
 const JOB_END: &str = "SLURM_JOB_END_TIME";
 
-/// When an agent ends.
+/// Arguments that decide when an agent ends.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct LifetimeArgs {
-    /// When the node is taken away, such as the end of a batch job: no lease lasts beyond it, however
-    /// often it is renewed, none is granted shortly before, and the agent has stopped by then. A time from now like 1h,
-    /// a time like 2026-11-30T18:00:00Z, seconds since 1970 like @1796061600, or `job`: the end of this Slurm job by
-    /// $SLURM_JOB_END_TIME
+    /// Time when the node is taken away, such as the end of a batch job. No lease lasts beyond this time, however often
+    /// it is renewed, no lease is granted shortly before it, and the agent has stopped by then. A time from now like
+    /// 1h, a time like 2026-11-30T18:00:00Z, seconds since 1970 like @1796061600, or `job`: the end of this Slurm job
+    /// by $SLURM_JOB_END_TIME
     #[arg(long, value_name = "TIME")]
     until: Option<EndTime>,
     /// Stop once there was no lease for this long [default: run until it is told to stop]
@@ -26,12 +26,13 @@ pub(super) struct LifetimeArgs {
 }
 
 impl LifetimeArgs {
-    /// When the node is taken away, if that is known.
+    /// The time when the node is taken away, if that is known.
     pub(super) fn until(&self) -> Option<SystemTime> {
         self.until.map(|until| until.0)
     }
 
-    /// Gives the node back when it is time; returns when no lease holds any resource of it, and never without a bound.
+    /// Gives the node back when it is time; returns when no lease holds any resource of the node. Never returns if
+    /// there is no time limit.
     pub(super) async fn end(&self, agent: &Agent) {
         let unused = async {
             match self.idle_limit {
@@ -49,7 +50,7 @@ impl LifetimeArgs {
     }
 }
 
-/// A point in time that is to come.
+/// A future point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct EndTime(SystemTime);
 
@@ -59,7 +60,7 @@ impl EndTime {
         UNIX_EPOCH.checked_add(since_1970).map(Self)
     }
 
-    /// Reads a time; `job_end`: what the batch system says about the end of this job.
+    /// Reads a time; `job_end`: the end of this job as the batch system states it.
     fn read(text: &str, job_end: Option<&str>) -> Result<Self, String> {
         if text == "job" {
             let end = job_end.ok_or_else(|| format!("{JOB_END} is not set: is this a job of Slurm?"))?;

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// Arguments of swapping: functions may leave a state for the tenant's next lease.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SwapArgs {
-    /// Directory for the states that functions leave in their workers: a state is saved there if its lease requests
-    /// that, and restored from there; on a file system that the nodes share
+    /// Directory for the states that functions leave in their workers, on a file system that the nodes share. If a
+    /// lease requests that, its state is saved there, and restored from there
     #[arg(long, value_name = "DIR")]
     swap_directory: Option<PathBuf>,
     /// Swap out a worker with a state after this idle time, such as 30s or 10min [default: only when memory is

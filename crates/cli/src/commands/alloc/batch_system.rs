@@ -1,7 +1,7 @@
-//! Commands of batch systems (submit, state, cancel): how they are run, as the batch system's description says, and how
-//! their output is read.
+//! Commands of batch systems (submit, state, cancel). They are run as the batch system's description says, and their
+//! output is read by its patterns.
 //!
-//! No shell reads a word of the commands. Their output is bounded and checked.
+//! No shell interprets the words of the commands. The output is bounded and checked.
 
 mod description;
 
@@ -65,7 +65,7 @@ fn clock_text(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// Text of another program without control characters, and not longer than a reason.
+/// Text of another program without control characters, cut to the length of a reason.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect()
 }
@@ -77,7 +77,7 @@ fn user() -> String {
     known.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// An id that may stand in a command: no option, no blank.
+/// Whether a text may be used as an id in a command: it is no option, and has no blank.
 fn is_id(text: &str) -> bool {
     let is_fit = |c: char| c.is_alphanumeric() || "._[]+-@".contains(c);
     (1..=ID_MAX).contains(&text.chars().count()) && !text.starts_with('-') && text.chars().all(is_fit)
@@ -109,7 +109,7 @@ fn filled(word: &str, value: impl Fn(&str) -> Option<String>) -> String {
 pub(super) fn description_file(path: &Path) -> anyhow::Result<String> {
     let read = || -> std::io::Result<String> {
         let mut text = String::new();
-        // One more byte shows that it is too long.
+        // One more byte shows that the file is too long.
         File::open(path)?
             .take(DESCRIPTION_MAX as u64 + 1)
             .read_to_string(&mut text)?;
@@ -126,7 +126,8 @@ impl BatchSystem {
         Self::of(&queue.system, queue.description.as_deref())
     }
 
-    /// Command line that submits a job of this queue. `check`: only asks whether the site would accept it.
+    /// Command line that submits a job of this queue. If `check` is true, it only asks whether the site would accept
+    /// the job.
     pub(super) fn submit_line(&self, queue: &Queue, job: JobWords<'_>, check: bool) -> Vec<String> {
         let submit = &self.submit;
         let confined = match queue.cores {

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub(super) struct ListingArgs {
     #[command(flatten)]
     directory: DirectoryArgs,
-    /// Also list jobs that have ended, as long as they are remembered
+    /// Also list jobs that have ended, as long as their records are kept
     #[arg(long, short)]
     all: bool,
 }
@@ -26,7 +26,7 @@ struct QueueRow {
     pending_nodes: u32,
     max_nodes: u32,
     min_nodes: u32,
-    /// Why nothing is submitted; empty: nothing is in the way.
+    /// Why nothing is submitted; empty if nothing prevents it.
     why: String,
     /// End of the pause after a rejection or failure, milliseconds from now.
     again_in_ms: u64,
@@ -115,7 +115,7 @@ impl QueueRow {
         }
     }
 
-    /// Reason why nothing is submitted; `-`: there is none.
+    /// Reason why nothing is submitted; `-` if there is none.
     fn why_text(&self) -> String {
         match (self.served, self.why.is_empty()) {
             (false, _) => "no allocator runs: start `hotlease alloc serve`".into(),

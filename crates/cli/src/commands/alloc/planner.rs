@@ -13,9 +13,9 @@ const PAUSE_MS: (u64, u64) = (15_000, 30 * 60_000);
 const STARTING_MS: u64 = 15_000;
 /// Time for which a job must have run to show that its queue works.
 const SOUND_MS: u64 = 60_000;
-/// Jobs of each queue that are remembered after their end.
+/// Number of jobs of each queue whose records are kept after their end.
 const ENDED_MAX: usize = 20;
-/// Largest number of workers of one client that are placed; more would be served by several rounds.
+/// Largest number of workers of one client that are placed in one round; more workers need several rounds.
 const PIECES_MAX: u32 = 4096;
 
 /// A client that waits for a lease.
@@ -32,14 +32,14 @@ pub(super) struct ClientDemand {
 /// Something to do at the batch system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AllocatorAction {
-    /// Submit the job of this name, which is in the state already.
+    /// Submit the job of this name, which is recorded in the state already.
     Submit { name: String },
     /// Cancel this job.
     Cancel { name: String, number: String },
 }
 
 impl AllocatorAction {
-    /// Cancels this job; `None` while it has no number.
+    /// The action that cancels this job; `None` while the job has no number.
     fn cancel(job: &PilotJob) -> Option<Self> {
         let (name, number) = (job.name.clone(), job.number.clone()?);
         Some(Self::Cancel { name, number })
@@ -51,13 +51,13 @@ impl AllocatorAction {
 pub(super) struct SubmitError {
     /// The batch system's words.
     pub why: String,
-    /// Whether there is no job for certain; else the next listing decides.
+    /// Whether it is certain that there is no job; otherwise the next listing decides.
     pub is_rejected: bool,
 }
 
 impl Queue {
-    /// Places clients on nodes of this queue. Returns for each client the number of nodes that must be there before all
-    /// of it is served; `None`: nodes of this queue never serve it.
+    /// Places clients on nodes of this queue. Returns for each client the number of nodes that must exist before all of
+    /// its workers are served; `None` if nodes of this queue never serve the client.
     fn place(&self, clients: &[ClientDemand]) -> Vec<Option<usize>> {
         let mut free: Vec<u32> = Vec::new();
         let place = |client: &ClientDemand| {
@@ -148,7 +148,7 @@ impl AllocatorState {
                 let ran_ms = job.running_ms.map_or(0, |since| now_ms.saturating_sub(since));
                 match phase {
                     JobPhase::Cancelled if job.dismissed => {}
-                    // If an administrator cancelled the job, the next one is not submitted at once.
+                    // If an administrator cancelled the job, the next job is not submitted at once.
                     JobPhase::Failed | JobPhase::Cancelled => {
                         let number = job.number.as_deref().unwrap_or("?");
                         queue.fail(format!("job {number} {phase}: {}", job.reason), false, now_ms);
@@ -183,8 +183,8 @@ impl AllocatorState {
         }
     }
 
-    /// Cancels jobs of a queue that has more nodes than it may have: jobs that have not begun before running ones, and
-    /// among either the youngest first.
+    /// Cancels jobs of a queue that has more nodes than its limit: first jobs that have not begun, then running jobs;
+    /// in each group, the youngest first.
     fn surplus(&self, at: &str) -> Vec<AllocatorAction> {
         let most = self.queues.get(at).map_or(0, |queue| queue.max_nodes);
         let mut jobs: Vec<_> = self.live(at).filter(|job| !job.dismissed).collect();
@@ -204,7 +204,7 @@ impl AllocatorState {
         cancelled
     }
 
-    /// Decides what to submit and cancel for the clients that wait, and notes it. `name`: makes a name of a job.
+    /// Decides what to submit and cancel for the clients that wait, and records it. `name` makes the name of a job.
     pub(super) fn plan(
         &mut self,
         clients: &[ClientDemand],
@@ -288,14 +288,14 @@ impl AllocatorState {
                     .map(|job| AllocatorAction::Submit { name: job.name.clone() }),
             );
             self.jobs.extend(submitted);
-            // The others are left to the next queue.
+            // The other clients are left to the next queue.
             let mut places = places.into_iter();
             clients.retain(|_| places.next().flatten().is_none_or(|needed| needed > coming as usize));
         }
         actions
     }
 
-    /// Notes that a job was cancelled: it counts no more, and its end is no failure.
+    /// Notes that a job was cancelled: it is no longer counted, and its end is no failure.
     pub(super) fn note_cancelled(&mut self, name: &str) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.name == name) {
             job.dismissed = true;

@@ -44,9 +44,9 @@ pub(super) struct Queue {
     pub agents: AgentSetup,
     /// Further arguments of the command that submits a job.
     pub submit_args: Vec<String>,
-    /// Why nothing is submitted at present, if so.
+    /// Reason why nothing is submitted at present, if there is one.
     pub trouble: Option<Trouble>,
-    /// Since when no client has waited, milliseconds since 1970.
+    /// Time since which no client has waited, milliseconds since 1970.
     pub unneeded_since_ms: Option<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct AgentSetup {
     pub manager: String,
     /// Folder of the authority that issues an identity for each agent.
     pub authority: String,
-    /// Tenants whose functions may run there.
+    /// Tenants whose functions may run on the agents.
     pub tenants: Vec<String>,
     /// Further arguments of `hotlease agent`.
     pub args: Vec<String>,
@@ -91,7 +91,7 @@ pub(super) struct PilotJob {
     pub nodes: u32,
     /// When it was submitted, milliseconds since 1970.
     pub submitted_ms: u64,
-    /// Where it stands.
+    /// Its progress.
     pub phase: JobPhase,
     /// Reason for the phase, in the batch system's words; may be empty.
     pub reason: String,
@@ -99,9 +99,9 @@ pub(super) struct PilotJob {
     pub running_ms: Option<u64>,
     /// When it was seen to have ended, milliseconds since 1970.
     pub ended_ms: Option<u64>,
-    /// How often the batch system has taken it back into the queue after it had run.
+    /// How often the batch system has put it back into the queue after it had run.
     pub requeues: u32,
-    /// Whether it is one of those that the queue keeps: its agents do not end when they are idle.
+    /// Whether the queue keeps the job although no client waits: its agents do not end when they are idle.
     #[serde(default)]
     pub stays: bool,
     /// Whether the allocator has cancelled it.
@@ -117,7 +117,7 @@ pub(super) enum JobPhase {
     Submitting,
     /// It waits for nodes.
     Pending,
-    /// It does not start before its user or an administrator lets it.
+    /// It does not start until its user or an administrator releases it.
     Held,
     /// It has nodes.
     Running,
@@ -131,7 +131,7 @@ pub(super) enum JobPhase {
     Cancelled,
     /// It, or its node, failed.
     Failed,
-    /// The batch system does not know it any more.
+    /// The batch system no longer lists it.
     Lost,
 }
 
@@ -166,7 +166,7 @@ pub(super) struct ListedJob {
     pub number: String,
     /// Its name.
     pub name: String,
-    /// Where it stands; `None`: the batch system's word for that is not known.
+    /// Its progress; `None` if the batch system's word for it is unknown.
     pub phase: Option<JobPhase>,
     /// Reason for the phase.
     pub reason: String,

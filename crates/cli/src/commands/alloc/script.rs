@@ -90,8 +90,8 @@ mod tests {
         serde_json::from_value(value).expect("a queue")
     }
 
-    /// Runs the script for Slurm with programs that stand in for others; `squeue` runs this. Returns the arguments that
-    /// the agent was given.
+    /// Runs the script for Slurm with stand-ins for other programs; `squeue` is the shell code of the stand-in for
+    /// `squeue`. Returns the arguments that the agent was given.
     fn run(cores: Option<u32>, variables: &[(&str, &str)], squeue: &str) -> String {
         let system = BatchSystem::of("slurm", None).expect("a description");
         let folder = tempfile::tempdir().expect("a folder");
@@ -147,7 +147,7 @@ mod tests {
         let far = "@4102444800";
         assert_eq!(end(&[("SLURM_JOB_END_TIME", "4102444800")], "false"), far);
         assert_eq!(end(&[], "echo 4102444800"), far);
-        // Without such a time, the end is the time limit from now.
+        // Without such a time, the end is the present time plus the time limit.
         for squeue in ["false", "echo N/A", "echo NONE", "echo 2026-11-27T20:00:00", "echo 17"] {
             let now = time::OffsetDateTime::now_utc().unix_timestamp();
             let end: i64 = end(&[], squeue)[1..].parse().expect("a number");

@@ -27,7 +27,7 @@ const OUTPUT_LINES: usize = 3;
 pub(super) struct ServeArgs {
     #[command(flatten)]
     directory: DirectoryArgs,
-    /// How often the batch system is asked about the jobs, while there are some
+    /// How often the batch system is asked about the jobs, while there are jobs
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_time)]
     every: Duration,
     #[command(flatten)]

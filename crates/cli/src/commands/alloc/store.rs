@@ -153,7 +153,7 @@ impl AllocatorDirectory {
         }
     }
 
-    /// Adds a line to the log, about a queue.
+    /// Adds a line about a queue to the log.
     pub(super) fn log(&self, queue: &str, what: impl Display) {
         tracing::info!(queue, "{what}");
         let path = self.path.join(LOG);
@@ -188,7 +188,7 @@ impl AllocatorDirectory {
 
 /// Right to change the state of an allocator.
 pub(super) struct StateEdit {
-    /// The state; [`StateEdit::save`] makes changes last.
+    /// The state; [`StateEdit::save`] writes changes to the disk.
     pub state: AllocatorState,
     directory: AllocatorDirectory,
     _lock: Flock<File>,
@@ -209,7 +209,7 @@ impl StateEdit {
     }
 }
 
-/// A job for people: its number, or its name while it has none.
+/// Text for a job in messages: its number, or its name while it has no number.
 pub(super) fn job_text(job: &PilotJob) -> String {
     job.number.clone().unwrap_or_else(|| job.name.clone())
 }

@@ -1,4 +1,4 @@
-//! `hotlease bill --by account`: what was leased, beside what Slurm's accounts of the same names used.
+//! `hotlease bill --by account`: leased core-hours, beside the core-hours of Slurm's accounts of the same names.
 
 use super::harmless;
 use super::sreport;
@@ -16,7 +16,7 @@ struct AccountLine {
     leases: u64,
     invocations: u64,
     leased_core_hours: f64,
-    /// `None`: Slurm has no figure.
+    /// `None` if Slurm has no figure.
     slurm_core_hours: Option<f64>,
     cost: String,
     currency: String,
@@ -26,7 +26,7 @@ fn core_hours(seconds: f64) -> f64 {
     (seconds / 3.6).round() / 1e3
 }
 
-/// Shows a bill by tenant as one of accounts. Without Slurm's figures the bill is shown all the same.
+/// Shows a bill by tenant as a bill by account. The bill is also shown if Slurm's figures are missing.
 pub(super) fn show(bill: &BillReply, range: &BillRequest, csv: bool, output: &mut Printer) -> anyhow::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = |ms: u64| Some(ms).filter(|ms| *ms > 0);

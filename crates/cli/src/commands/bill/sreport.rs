@@ -1,4 +1,4 @@
-//! Slurm's own figures of its accounts, as `sreport` tells them.
+//! Slurm's own figures of its accounts, as `sreport` reports them.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -16,8 +16,8 @@ const ERROR_BYTES_MAX: usize = 300;
 const FIRST_HOUR_S: u64 = 1_000_000_800;
 const HOUR_MS: u64 = 3_600_000;
 
-/// CPU-seconds of each account in a range of whole hours (milliseconds since 1970; none: all time, until now). An error
-/// says why Slurm has no figures.
+/// CPU-seconds of each account in a range of whole hours (milliseconds since 1970; `None`: all time, until now). An
+/// error says why Slurm has no figures.
 pub(super) async fn cpu_seconds(
     program: &str,
     since_ms: Option<u64>,
@@ -84,7 +84,7 @@ fn hour(unix_s: u64) -> Result<String, String> {
 }
 
 /// Reads lines of `account|login|seconds`. A line without a login is the account's total, with all accounts below it;
-/// an account has one in each cluster.
+/// an account has one such line for each cluster.
 fn parse(output: &str) -> Result<BTreeMap<String, u64>, String> {
     let mut accounts = BTreeMap::new();
     for line in output.lines().filter(|line| !line.is_empty()) {

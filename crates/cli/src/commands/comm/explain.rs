@@ -30,7 +30,7 @@ pub(super) struct ExplainArgs {
     /// Number of consecutive ranks that share a node
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
-    /// Show the steps of this rank, round by round; spans are in elements, whose size the first line says
+    /// Show the steps of this rank, round by round; spans are in elements, whose size is in the first line
     #[arg(long)]
     rank: Option<u32>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Longest of these files that is read, bytes.
+/// Longest file of the model that is read, bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// An operator that does not commute, for planning alone.

@@ -14,10 +14,10 @@ use serde::Serialize;
 ///
 /// Nothing is measured. Times follow from the links' latencies and bandwidths and from the algorithms that would be
 /// used; prices follow from these times, the functions' memory, the servers' hours and the requests.
-/// crates/collectives/src/model/prices.toml names the sources of the figures; `--prices` reads others. Members with the
-/// link `auto:LINKS,op=...,size=...,by=...` make the same choice as this command with the same words. With
-/// `--json`, prints one object per link: link, algorithm, seconds, price, functions, servers, requests, currency
-/// (of one operation), messages, bytes, writes, reads, polls, chosen.
+/// crates/collectives/src/model/prices.toml names the sources of the figures; `--prices` reads other figures. Members
+/// with the link `auto:LINKS,op=...,size=...,by=...` make the same choice as this command with the same words. With
+/// `--json`, prints one object per link: link, algorithm, seconds, price, functions, servers, requests, currency (of
+/// one operation), messages, bytes, writes, reads, polls, chosen.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     #[command(flatten)]

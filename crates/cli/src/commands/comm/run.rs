@@ -28,9 +28,9 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// Start the members of one communicator on this host, and wait for them
 ///
 /// Runs the program N times, each with its rank. HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE,
-/// HOTLEASE_COMM_RANK and HOTLEASE_COMM_SECRET in its environment name a rendezvous in this process and a secret
-/// that is made for this run. When one member fails, the others are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
-/// SIGUSR2 go to all of them. Rank 0 gets the standard input, unless it is a terminal. The exit status is that of
+/// HOTLEASE_COMM_RANK and HOTLEASE_COMM_SECRET in its environment name a rendezvous in this process and a secret that
+/// is made for this run. When one member fails, the others are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+/// passed on to all members. Rank 0 gets the standard input, unless it is a terminal. The exit status is the status of
 /// the member that failed first (128 plus the signal's number, if it was killed).
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -85,8 +85,8 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
         .env("HOTLEASE_COMM_RANK", rank.to_string())
         .env("HOTLEASE_COMM_SECRET", secret)
         .env_remove("HOTLEASE_COMM_SECRET_FILE")
-        // A process group of its own, so that the member's children end with it. Such a group cannot read from a
-        // terminal.
+        // Each member has its own process group, so that the member's children end with it. Such a group cannot read
+        // from a terminal.
         .process_group(0)
         .kill_on_drop(true);
     if rank > 0 || io::stdin().is_terminal() {
@@ -101,7 +101,7 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
 /// Members that were started.
 #[derive(Default)]
 struct MemberProcesses {
-    /// Process groups by rank; `None`: the member has ended.
+    /// Process groups by rank; `None` if the member has ended.
     groups: Vec<Option<Pid>>,
     ends: JoinSet<(u32, io::Result<ExitStatus>)>,
     outputs: JoinSet<()>,

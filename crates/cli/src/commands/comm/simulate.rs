@@ -10,10 +10,10 @@ use serde::Serialize;
 
 /// Show which algorithm is the fastest for each operation, number of ranks and size, by the model
 ///
-/// Next to it, shows the choice of the table of algorithms, and how many times as long that choice takes. Thousands
-/// of ranks take seconds to minutes. With `--json`, prints one object per row: operation, ranks, size, algorithm,
-/// seconds, chosen, chosen_seconds (absent if it has too many messages to be simulated), factor, not_simulated
-/// (algorithms with too many messages).
+/// Also shows the algorithm that the table of algorithms chooses, and its time as a multiple of the fastest time.
+/// Thousands of ranks take seconds to minutes. With `--json`, prints one object per row: operation, ranks, size,
+/// algorithm, seconds, chosen, chosen_seconds (absent if it has too many messages to be simulated), factor,
+/// not_simulated (algorithms with too many messages).
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
     /// Numbers of members

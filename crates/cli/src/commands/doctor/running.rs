@@ -37,7 +37,7 @@ fn worker() -> Vec<Finding> {
             return vec![Finding::fail(CHECK, finding, advice)];
         }
     };
-    // The worker accepts no arguments; its error message for one names its version.
+    // The worker accepts no arguments; its error message for an argument names its version.
     let told = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
     vec![match told {
         Err(error) => Finding::fail(CHECK, format!("{} cannot be run: {error}", path.display()), advice),

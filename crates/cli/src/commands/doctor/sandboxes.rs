@@ -24,7 +24,7 @@ fn kinds() -> Vec<Finding> {
         .collect()
 }
 
-/// Finding for one kind. A missing kind is no failure, because no site must have it.
+/// Finding for one kind. A missing kind is no failure, because a site need not have every kind.
 fn kind_finding(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding {
     match lacking {
         Err(why) => Finding::note(check, format!("no sandboxes of this kind here: {why}")),

@@ -19,8 +19,8 @@ pub(crate) struct PackArgs {
     /// Directory to pack
     #[arg(value_name = "DIR")]
     tree: PathBuf,
-    /// Folder of images to put it into [default: the first of HOTLEASE_ENV_STORE, else hotlease/environments in
-    /// XDG_DATA_HOME or ~/.local/share]
+    /// Folder of images into which the image is put [default: the first of HOTLEASE_ENV_STORE, else
+    /// hotlease/environments in XDG_DATA_HOME or ~/.local/share]
     #[arg(long, value_name = "STORE")]
     to: Option<PathBuf>,
 }

@@ -15,8 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Run a command in an environment: fetch it if it is not on this node, mount it, unmount it afterwards
 ///
 /// The environment's `bin` comes first in PATH, so that `python` is its Python. Programs whose first line names the
-/// Python at the place where the environment was packed need that place: run them as `python -m NAME`. The exit
-/// status is that of the command (128 plus the signal's number, if it was killed).
+/// Python at the place where the environment was packed need that place: run them as `python -m NAME`. The exit status
+/// is the command's (128 plus the signal's number, if it was killed).
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Name of the environment, as `hotlease env pack` printed it

@@ -1,4 +1,4 @@
-//! `hotlease node policy check`: what a policy does to jobs.
+//! `hotlease node policy check`: effect of a policy on jobs.
 
 use super::queue;
 use clap::Args;
@@ -9,7 +9,7 @@ use hotlease_wire::ids::JobId;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Explain what a policy does to the jobs that run now, or to one that options describe
+/// Explain what a policy does to the jobs that run now, or to a job that options describe
 ///
 /// The jobs are those that `squeue` lists. Without Slurm, or with one of the options of a job, the policy is tried on the
 /// job that the options describe. A policy that cannot be used is an error that says what is wrong, and where. With
@@ -21,7 +21,7 @@ pub(super) struct CheckArgs {
     file: PathBuf,
     #[command(flatten)]
     job: JobArgs,
-    /// Time of the week in place of the present one, such as "fri 18:00"
+    /// Time of the week in place of the present time, such as "fri 18:00"
     #[arg(long, value_name = "DAY HH:MM")]
     at: Option<WeekMinute>,
 }

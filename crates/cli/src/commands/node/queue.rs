@@ -13,7 +13,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Largest number of bytes that are read of its output.
 const BYTES_MAX: u64 = 64 << 20;
-/// Character between the fields: one that is in none of them.
+/// Character between the fields: no field contains it.
 const SEPARATOR: char = '\u{1f}';
 /// Number, partition, account, user, number of nodes, sharing, constraint, comment.
 const FIELDS: [&str; 8] = ["%A", "%P", "%a", "%u", "%D", "%h", "%f", "%k"];
@@ -26,7 +26,7 @@ pub(super) struct JobList {
     pub unread: usize,
 }
 
-/// Jobs that run now; `None`: there is no Slurm here.
+/// Jobs that run now; `None` if there is no Slurm here.
 pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
     let format = FIELDS.join(&SEPARATOR.to_string());
     let mut command = Command::new("squeue");
@@ -43,7 +43,7 @@ pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
     };
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let (done, read) = mpsc::channel();
-    // A thread of its own reads, so that a squeue that writes very much or hangs is left behind after the limit.
+    // A separate thread reads, so that a squeue that writes very much or hangs is left behind after the limit.
     thread::spawn(move || done.send((text_of(output), text_of(errors))));
     let read = read.recv_timeout(LIMIT);
     // Fails if it has ended already.
@@ -63,7 +63,7 @@ pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
 
 fn text_of(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
-    // What was read before an error counts.
+    // Text that was read before an error is used.
     let _ = pipe.map(|pipe| pipe.take(BYTES_MAX).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -79,7 +79,7 @@ fn jobs_in(text: &str) -> JobList {
     list
 }
 
-/// The job of a line. Fields that a version of Slurm has added at the end are left alone.
+/// The job of a line. Fields that a version of Slurm has added at the end are ignored.
 fn job_in(line: &str) -> Option<BatchJob> {
     let mut fields = line.split(SEPARATOR).map(str::trim);
     let id = fields.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! `hotlease node status`: what the agent of this node knows of batch jobs.
+//! `hotlease node status`: the batch jobs that the agent of this node has recorded.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -16,8 +16,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Show the batch jobs of this node, what each may use, and the policy in use
 ///
-/// Asks the agent of this node; only root and the agent's user may. With `--json`, prints one object: policy (file,
-/// since_ms: when it was read, fault: why the file as it is now is not used; null: idle nodes only), jobs (job, user,
+/// Asks the agent of this node; only root and the agent's user may ask. With `--json`, prints one object: policy (file,
+/// since_ms: when it was read, fault: why the present file is not used; null: idle nodes only), jobs (job, user,
 /// account, partition, whole: it has the whole node, cores, gpus, memory_bytes, why), left_out (number of further
 /// jobs).
 #[derive(Debug, Args)]

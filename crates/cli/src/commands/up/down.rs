@@ -25,8 +25,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Stop the platform that `up` (or `manager`) started
 ///
 /// Leases end, workers are stopped, sockets are removed. In a batch job whose nodes `up` serves, that step of the job
-/// ends. With `--json`: stopped (true), how (asked, signal, waited; step: that of a job),
-/// agent_runs (true if a separate `hotlease agent` goes on) and ended (labels of the leases that were active).
+/// ends. With `--json`: stopped (true), how (asked, signal, waited; step: the step of a job), agent_runs (true if a
+/// separate `hotlease agent` goes on) and ended (labels of the leases that were active).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
     /// Longest wait for the end, in seconds
@@ -99,7 +99,7 @@ fn end_step(folder: &JobFolder, args: DownArgs, output: &mut Printer) -> anyhow:
         Ok(Some(site)) => Platform::of_site(&site)
             .map(|mut platform| active_leases(&mut platform))
             .unwrap_or_default(),
-        // It starts, or has been killed: it is cancelled all the same.
+        // The platform is starting, or was killed. Its step is cancelled in both cases.
         Ok(None) | Err(_) => Vec::new(),
     };
     let step = job::step_of(folder).with_context(|| {
@@ -145,7 +145,7 @@ fn end_step(folder: &JobFolder, args: DownArgs, output: &mut Printer) -> anyhow:
     })
 }
 
-/// Labels of the active leases. The list is only shown, so one that cannot be read is empty.
+/// Labels of the active leases. The list is only shown, so it is empty if it cannot be read.
 fn active_leases(platform: &mut Platform) -> Vec<String> {
     let list = platform.request(async |client| client.list_leases(ListRequest::default()).await);
     let leases = list.map(|list| list.leases).unwrap_or_default();
@@ -153,7 +153,8 @@ fn active_leases(platform: &mut Platform) -> Vec<String> {
     active.map(|lease| lease.label).collect()
 }
 
-/// Asks the manager to stop, which is the ordinary way. Gives the labels of the leases that are active then.
+/// Asks the manager to stop, which is the ordinary way. Puts the labels of the leases that are active then into
+/// `active`.
 fn request_stop(dir: &RuntimeDir, active: &mut Vec<String>) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
     *active = active_leases(&mut platform);

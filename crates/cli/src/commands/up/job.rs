@@ -7,8 +7,8 @@
 //!          hotlease run, Executor() in the job ──────────────────────read────────────┘
 //! ```
 //!
-//! [`task`]: what Slurm says; [`folder`]: how tasks and programs find each other; [`addresses`]: how nodes reach each
-//! other; [`step`]: the step that `--nodes-of-this-job` starts.
+//! [`task`] has Slurm's data about the task. In [`folder`] tasks and programs find each other. [`addresses`] finds
+//! addresses at which nodes reach each other. [`step`] starts the step of `--nodes-of-this-job`.
 
 mod addresses;
 mod folder;
@@ -40,16 +40,16 @@ pub(super) use step::start;
 use task::JobTask;
 use tokio::time::{interval, sleep};
 
-/// Time after which nodes that have not come are named.
+/// Time after which nodes that do not serve yet are named.
 const NODES_WITHIN: Duration = Duration::from_secs(30);
 /// How long an agent stays without its manager.
 const MANAGER_AWAY: Duration = Duration::from_secs(30);
-/// Pause between two looks whether all nodes have come.
+/// Pause between two looks whether all nodes serve.
 const LOOK: Duration = Duration::from_millis(20);
 /// Pause between two looks whether the manager has ended.
 const END_LOOK: Duration = Duration::from_secs(1);
 
-/// The task of a job's step that is to serve; none outside of steps, or if a platform of this node is named.
+/// The task of a job's step that is to serve; `None` outside of steps, or if a platform of this node is named.
 pub(super) fn task() -> Option<JobTask> {
     let is_named = std::env::var_os("HOTLEASE_RUNTIME_DIR").is_some_and(|dir| !dir.is_empty());
     JobTask::of_environment().filter(|_| !is_named)
@@ -169,9 +169,9 @@ impl JobService {
         }
     }
 
-    /// Starts the manager and this node's agent, and tells the job.
+    /// Starts the manager and this node's agent, and announces the manager to the job.
     async fn first(task: &JobTask, folder: JobFolder, args: UpArgs) -> anyhow::Result<Self> {
-        // Refuses what cannot be served before the folder is made.
+        // A choice of cores that cannot be served is refused before the folder is made.
         task.cores(args.offer.cores(), &allowed_cores())?;
         let (addresses, part) = tokio::join!(addresses::own(&task.node), FolderPart::create(folder, task));
         let part = part?;
@@ -266,7 +266,7 @@ impl JobService {
         }
     }
 
-    /// Waits until the agents of all nodes serve, and says so; names those that are late.
+    /// Waits until the agents of all nodes serve, and reports that; names nodes that are late.
     async fn all_nodes(&self, task: &JobTask, output: &mut Printer) -> anyhow::Result<()> {
         let site = self.part.folder().site()?.context("the folder of the job is gone")?;
         let mut client = ManagerClient::new(site.channel());
@@ -302,7 +302,7 @@ impl JobService {
         }
     }
 
-    /// Ends everything; nothing of it is left.
+    /// Ends everything, and leaves nothing behind.
     async fn stop(self) {
         if self.manager.is_some() {
             self.part.retract();
@@ -312,7 +312,7 @@ impl JobService {
         if let Some(manager) = &self.manager {
             manager.shutdown().await;
         }
-        // A new `up` of the job on this node finds the directory gone once the folder is.
+        // The directory is removed before the folder: a new `up` of the job on this node finds neither.
         drop(self.dir);
         drop(self.part);
     }

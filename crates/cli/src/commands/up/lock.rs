@@ -66,7 +66,7 @@ impl<'a> LockHolder<'a> {
         Self { dir, lock }
     }
 
-    /// Pid of the holder, if it wrote one. Valid only while the lock is held.
+    /// Pid of the holder, if it wrote its pid. Valid only while the lock is held.
     pub(crate) fn pid(&self) -> Option<u32> {
         let text = fs::read_to_string(self.dir.join(UP_PID)).ok()?;
         text.trim().parse().ok()
@@ -89,7 +89,7 @@ fn open(dir: &RuntimeDir, name: &str) -> anyhow::Result<File> {
     opened.with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Waits for the lock in the kernel, on a thread that is left behind after `limit`: it holds nothing, and the
+/// Waits for the lock in the kernel, on a thread that is left behind after `limit`: the thread holds nothing, and the
 /// process ends soon after.
 fn lock_within(file: File, how: FlockArg, limit: Duration) -> anyhow::Result<Option<Flock<File>>> {
     let at_once = match how {

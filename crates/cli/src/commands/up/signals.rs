@@ -45,8 +45,8 @@ impl Signals {
         }
     }
 
-    /// Lets an agent obey a request until it may be shut down. By then no resources of its node are leased, unless
-    /// the request was to stop at once.
+    /// Lets an agent obey a request until the agent may be shut down. By then no resources of its node are leased,
+    /// unless the request was to stop at once.
     pub(crate) async fn obey(&mut self, told: ShutdownKind, agent: &Agent, drain_within: Duration) {
         let told = match told {
             ShutdownKind::Drain => tokio::select! {

@@ -29,8 +29,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
-/// Source of connections: an address, or the /64 network of an IPv6 address, because one host may use
-/// all addresses of such a network.
+/// Source of connections: an address, or the /64 network of an IPv6 address, because one host may use all addresses of
+/// such a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Source(IpAddr);
 

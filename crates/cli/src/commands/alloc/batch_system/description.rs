@@ -44,7 +44,8 @@ pub(in crate::commands::alloc) struct BatchSystem {
     pub script: ScriptLines,
 }
 
-/// Command that submits a job: `command`, `some-cores` or `whole-nodes`, the user's arguments, `script`.
+/// Command that submits a job. Its words are `command`, `some-cores` or `whole-nodes`, the user's arguments, and
+/// `script`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(in crate::commands::alloc) struct SubmitCommand {
@@ -56,13 +57,13 @@ pub(in crate::commands::alloc) struct SubmitCommand {
     /// Further words of the command for a job that gets whole nodes.
     #[serde(default, deserialize_with = "words_of_job")]
     pub whole_nodes: Vec<String>,
-    /// Further words with which the command only checks the job; empty: it cannot check.
+    /// Further words with which the command only checks the job; empty if it cannot check jobs.
     #[serde(default, deserialize_with = "words_of_job")]
     pub check: Vec<String>,
     /// Last words.
     #[serde(default = "script_alone", deserialize_with = "words_of_job")]
     pub script: Vec<String>,
-    /// Largest number of nodes of a job; `None`: no limit.
+    /// Largest number of nodes of a job; `None` if there is no limit.
     pub nodes_max: Option<u32>,
     /// Pattern of the job's id in the command's output.
     pub id: Pattern,
@@ -76,7 +77,7 @@ pub(in crate::commands::alloc) struct StateCommand {
     pub command: Vec<String>,
     /// Form of the complaint that the command prints if there is no job.
     pub none: Option<Pattern>,
-    /// Form of the first line of each job; `None`: each line is a job.
+    /// Form of the first line of each job; `None` if each line is a job.
     #[serde(default, deserialize_with = "line")]
     pub record: Option<Regex>,
     pub id: Pattern,
@@ -103,7 +104,8 @@ pub(in crate::commands::alloc) struct CancelCommand {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::commands::alloc) struct ScriptLines {
-    /// Lines that set `end`, the job's end in seconds since 1970. If they do not, the end is the time limit from now.
+    /// Lines that set `end`, the job's end in seconds since 1970. If `end` is not set, it is the present time plus the
+    /// time limit.
     #[serde(default)]
     pub end: String,
     /// Runs `bash -c "$agent"` on each of the `$nodes` nodes.
@@ -120,7 +122,7 @@ pub(in crate::commands::alloc) enum StateMeaning {
     Pending,
     Held,
     Running,
-    /// The job has ended; the exit status says how.
+    /// The job has ended; the exit status says how it ended.
     Ended,
     Completed,
     OutOfTime,
@@ -130,7 +132,7 @@ pub(in crate::commands::alloc) enum StateMeaning {
 }
 
 impl StateMeaning {
-    /// Phase of a job in this state; `None`: the exit status decides.
+    /// Phase of a job in this state; `None` if the exit status decides.
     pub(super) fn phase(self) -> Option<JobPhase> {
         Some(match self {
             Self::Pending => JobPhase::Pending,
@@ -186,7 +188,7 @@ fn line<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Regex>, D::Error> {
     regex::<D::Error>(&String::deserialize(from)?).map(Some)
 }
 
-/// Reads the words of a command; refuses placeholders other than the known ones.
+/// Reads the words of a command; refuses unknown placeholders.
 fn words<'de, D: Deserializer<'de>>(from: D, known: &[&str]) -> Result<Vec<String>, D::Error> {
     let words = Vec::<String>::deserialize(from)?;
     for word in &words {
@@ -240,7 +242,7 @@ fn script_alone() -> Vec<String> {
 }
 
 impl BatchSystem {
-    /// The description of this name, or the one with this text.
+    /// The description in `text`, or without a text the shipped description of this name.
     pub(in crate::commands::alloc) fn of(name: &str, text: Option<&str>) -> anyhow::Result<Self> {
         if let Some(text) = text {
             return Self::read(text);

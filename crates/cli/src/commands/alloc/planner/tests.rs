@@ -39,7 +39,7 @@ fn client(workers: u32) -> ClientDemand {
     }
 }
 
-/// An allocator with its batch system, which lists what the test says.
+/// An allocator with its batch system, whose list the test sets.
 struct Scene {
     state: AllocatorState,
     listed: Vec<ListedJob>,
@@ -61,7 +61,7 @@ impl Scene {
         }
     }
 
-    /// Decides for these clients, and accepts each job; returns the queues of the submitted ones.
+    /// Decides for these clients, and accepts each job; returns the queues of the submitted jobs.
     fn submit(&mut self, clients: &[ClientDemand]) -> Vec<String> {
         let mut queues = Vec::new();
         for action in self.plan(clients) {
@@ -93,7 +93,7 @@ impl Scene {
         self.now_ms += seconds * SECOND;
     }
 
-    /// Lets all jobs be in this phase.
+    /// Sets the phase of all jobs.
     fn see(&mut self, phase: JobPhase, reason: &str) -> Vec<PilotJob> {
         for job in &mut self.listed {
             (job.phase, job.reason) = (Some(phase), reason.into());
@@ -230,7 +230,7 @@ fn ends_of_jobs_are_told_apart() {
         assert_eq!(scene.see(phase, "why"), [], "it is told once");
         assert_eq!(scene.submit(&[client(1)]).is_empty(), pauses, "{phase}");
     }
-    // A job that was taken back into the queue is on its way again; one that is held is not.
+    // A job that was taken back into the queue is on its way again; a held job is not.
     let mut scene = Scene::new(&[("a", queue(0, 8))]);
     scene.submit(&[client(1)]);
     scene.see(JobPhase::Running, "");
@@ -271,7 +271,7 @@ fn a_submission_that_was_interrupted_is_found_by_its_name() {
     };
     scene.state.observe(std::slice::from_ref(&listed), scene.now_ms);
     assert_eq!(scene.job().number.as_deref(), Some("77"));
-    // A word that is not known says nothing of its end.
+    // An unknown word does not mean that the job has ended.
     let unknown = ListedJob { phase: None, ..listed };
     scene.state.observe(&[unknown], scene.now_ms);
     assert_eq!(scene.job().phase, JobPhase::Running);

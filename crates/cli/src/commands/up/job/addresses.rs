@@ -13,8 +13,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// Largest number of addresses of a node that are used.
 const ADDRESSES_MAX: usize = 8;
 
-/// Addresses of this node's interfaces. Those to which the node's name resolves come first; loopback is there only if
-/// there is no other.
+/// Addresses of this node's interfaces. The addresses to which the node's name resolves come first; loopback is used
+/// only if there is no other address.
 pub(super) async fn own(node: &str) -> Vec<IpAddr> {
     let interfaces = interfaces();
     let named = timeout(WITHIN, lookup_host((node, 0))).await;
@@ -47,7 +47,7 @@ fn sorted(mut addresses: Vec<IpAddr>, named: &[IpAddr]) -> Vec<IpAddr> {
     if addresses.is_empty() {
         return vec![Ipv4Addr::LOCALHOST.into()];
     }
-    // One port serves one family: the other addresses are of no use.
+    // One port serves one address family: addresses of the other family are of no use.
     let has_v4 = addresses.iter().any(IpAddr::is_ipv4);
     addresses.retain(|address| address.is_ipv4() == has_v4);
     // A stable sort: the kernel's order stays.
@@ -67,8 +67,8 @@ pub(super) fn listen(addresses: &[IpAddr]) -> SocketAddr {
     SocketAddr::new(everywhere, 0)
 }
 
-/// Tries the addresses of a manager in their order; returns the first that takes a connection, and this node's own
-/// address on the way there, at which the other nodes most likely reach this one.
+/// Tries the addresses of a manager in their order. Returns the first that takes a connection, and this node's own
+/// address on the route to it, at which the other nodes most likely reach this node.
 pub(super) async fn reach(manager: &[Address]) -> Option<(Address, IpAddr)> {
     for address in manager {
         let connected = timeout(WITHIN, TcpStream::connect(address.authority())).await;

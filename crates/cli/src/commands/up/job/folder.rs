@@ -1,8 +1,9 @@
 //! The job's folder, as the tasks of `hotlease up` make, use and remove it.
 //!
-//! The first task makes it, and writes the file that names the manager last. The other tasks wait for that file. Each
-//! task has a folder in `agents`; the task that leaves last removes everything: only it can remove `agents`, because
-//! `rmdir` fails while others are in it. No lock is needed, which a network file system may not have.
+//! The first task makes the folder, and writes the file that names the manager last. The other tasks wait for that
+//! file. Each task has a folder in `agents`. The task that leaves last removes everything: only this task can remove
+//! `agents`, because `rmdir` fails while folders of other tasks are in it. So no lock is needed; a network file system
+//! may have none.
 
 use super::task::JobTask;
 use anyhow::{Context, bail};
@@ -22,12 +23,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
-/// How long to wait for the manager of a folder that is there, if it does not answer and the folder's owner may live:
-/// the platform may be starting or ending.
+/// How long to wait for the manager of an existing folder, if the manager does not answer and the folder's owner may be
+/// alive: the platform may be starting or ending.
 const OTHERS_WITHIN: Duration = Duration::from_secs(10);
 /// Time for the manager of a job to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// How long a folder may be gone, while the first task replaces that of an earlier run.
+/// How long a folder may be gone, while the first task replaces the folder of an earlier run.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two looks at the folder.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// that were absent. Each pause is twice as long as the one before: home directories are on a file system that all jobs
 /// share.
 const REFRESH: Duration = Duration::from_millis(200);
-/// Validity of the identities, days. Jobs are shorter, and the folder goes with its job.
+/// Validity of the identities, days. Jobs are shorter, and the folder is removed at the end of its job.
 const DAYS: u32 = 366;
 
 const OWNER: &str = "owner";
@@ -63,7 +64,7 @@ struct FolderOwner {
     started: Option<u64>,
 }
 
-/// Life of a folder's owner, as far as this node can tell.
+/// Life of a folder's owner, as far as this node can determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnerLife {
     Alive,
@@ -93,7 +94,7 @@ impl FolderOwner {
         }
     }
 
-    /// Reads who made a folder; `None` if it does not say so yet.
+    /// Reads who made a folder; returns `None` if that is not recorded yet.
     fn read(folder: &JobFolder) -> Option<Self> {
         serde_json::from_slice(&fs::read(folder.join(OWNER)).ok()?).ok()
     }
@@ -109,7 +110,7 @@ impl FolderOwner {
     }
 }
 
-/// Whether a manager serves there.
+/// Whether a manager serves this site.
 async fn is_answering(site: &SiteAccess) -> bool {
     let mut client = ManagerClient::new(site.channel());
     match timeout(ANSWERS_WITHIN, client.get_info(InfoRequest {})).await {
@@ -145,7 +146,7 @@ pub(super) fn serves(folder: &JobFolder, job: &str) -> anyhow::Error {
     CommandError::ServesJob { job, node, step }.into()
 }
 
-/// The step of the job that serves, as `scancel` takes it; `None` if the folder does not say.
+/// The step of the job that serves, as `scancel` takes it; `None` if the folder does not record the step.
 pub(in crate::commands::up) fn step_of(folder: &JobFolder) -> Option<String> {
     FolderOwner::read(folder).map(|owner| owner.step)
 }
@@ -156,7 +157,7 @@ fn make(path: &std::path::Path, recursive: bool) -> io::Result<()> {
 }
 
 impl FolderPart {
-    /// Makes the folder of the job. Replaces what a killed `up` has left; refuses if another one runs.
+    /// Makes the folder of the job. Replaces the folder of a killed `up`; refuses if another `up` runs.
     pub(super) async fn create(folder: JobFolder, task: &JobTask) -> anyhow::Result<Self> {
         let path = folder.path().to_owned();
         let failed = || {
@@ -281,16 +282,16 @@ impl FolderPart {
         Ok(Arc::new(Identity::load_as(&out, role)?))
     }
 
-    /// Tells all programs of the job that its manager serves.
+    /// Announces to all programs of the job that its manager serves.
     pub(super) fn announce(&self, manager: &JobManager) -> anyhow::Result<()> {
         let (new, path) = (self.folder.join("manager.new"), self.folder.join(MANAGER));
         let written = fs::write(&new, manager.to_text()).and_then(|()| fs::rename(&new, &path));
         written.with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Tells the job's programs and other tasks that the platform ends.
+    /// Announces to the job's programs and other tasks that the platform ends.
     pub(super) fn retract(&self) {
-        // Fails if it was not announced.
+        // Fails if the manager was not announced.
         let _ = fs::remove_file(self.folder.join(MANAGER));
     }
 
@@ -321,7 +322,7 @@ impl Drop for FolderPart {
     }
 }
 
-/// Removes the folder of an `up` that was killed. Of several that do so, one succeeds.
+/// Removes the folder of an `up` that was killed. If several processes try this, one succeeds.
 fn discard(folder: &JobFolder) -> anyhow::Result<()> {
     let path = folder.path();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -335,7 +336,8 @@ fn discard(folder: &JobFolder) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a client of NFS ask its server again for names that were absent: it asks after a change in the same folder.
+/// Makes a client of NFS ask its server again for names that were absent: the client does so after a change in the
+/// folder.
 fn forget_absence(folder: &JobFolder) {
     let name = format!(".waits-{}-{}", boot().unwrap_or_default(), std::process::id());
     for parent in [folder.path().parent(), Some(folder.path())].into_iter().flatten() {

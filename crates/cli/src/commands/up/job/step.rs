@@ -67,7 +67,7 @@ pub(in crate::commands::up) fn start(args: &UpArgs, output: &mut Printer) -> any
     if agents(&folder).is_some() {
         return Err(serves(&folder, &job));
     }
-    // A group of its own: Ctrl-C in the shell of an allocation is for other programs.
+    // A separate process group, because Ctrl-C in the shell of an allocation is for other programs.
     let child = command.stdout(Stdio::null()).process_group(0).spawn();
     let mut child = child.context("cannot start srun")?;
     let begin = Instant::now();
@@ -104,7 +104,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// The job's managers, and the agents that they know; `None` if no manager serves.
+/// The job's managers, and the agents that are registered with them; `None` if no manager serves.
 fn agents(folder: &JobFolder) -> Option<(String, Vec<AgentInfo>)> {
     let site = folder.site().ok()??;
     let mut platform = Platform::of_site(&site).ok()?;

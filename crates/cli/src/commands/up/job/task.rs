@@ -1,4 +1,4 @@
-//! Task of a job step: what Slurm tells it about itself and its node.
+//! Task of a job step: Slurm's data about the task and its node.
 
 use hotlease_agent::CoreChoice;
 use hotlease_net::job::{JOB_VARIABLE, JobFolder};
@@ -18,7 +18,7 @@ pub(in crate::commands::up) struct JobTask {
     pub(super) job: String,
     /// Job and step, as `scancel` takes them.
     pub(super) step: String,
-    /// Identifies the step among all, also those of earlier runs of a job with this number.
+    /// Identifies the step among all steps, also the steps of earlier runs of a job with this number.
     pub(super) step_id: String,
     /// Name of the node.
     pub(super) node: String,
@@ -47,7 +47,7 @@ impl JobTask {
         let job = variable(JOB_VARIABLE)?;
         let step = number("SLURM_STEP_ID").filter(|step| *step < SPECIAL_STEPS)?;
         let step = format!("{job}.{step}");
-        // A job can be launched several times under its number. These values tell the launches apart: how often it was
+        // A job can be launched several times under its number. These values distinguish the launches: how often it was
         // restarted, and where its `srun` listens.
         let launch = [
             "SLURM_RESTART_COUNT",
@@ -85,11 +85,11 @@ impl JobTask {
         PathBuf::from(format!("/tmp/hotlease-{uid}-job{}-{folder:08x}-{node}", self.job))
     }
 
-    /// Cores to offer for a choice of the user, of those that this process may run on.
+    /// Cores to offer for a choice of the user, among the cores on which this process may run.
     ///
-    /// A site that does not bind jobs to cores lets each process run on all of them. Then the job takes as many as it
-    /// was given, from a place that the node's number sets, so that the nodes of a job that are on one host take
-    /// different cores.
+    /// A site that does not bind jobs to cores lets each process run on all of them. Then the job takes as many cores
+    /// as it was given, from a position that follows from the node's number, so that several nodes of a job on one host
+    /// take different cores.
     pub(super) fn cores(&self, choice: &CoreChoice, allowed: &[u32]) -> anyhow::Result<CoreChoice> {
         let share = self.cpus.unwrap_or(allowed.len()).min(allowed.len());
         let mut own: Vec<u32> = allowed
