@@ -74,7 +74,7 @@ fn read(file: &Path) -> anyhow::Result<Table> {
     Ok(text.parse::<Table>()?)
 }
 
-/// Options of the file as arguments, without those that `given` overrides.
+/// Options of the file as arguments, without the options that `given` overrides.
 fn options(command: &Command, table: Table, given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let mut options = Vec::new();
     for (key, value) in table {

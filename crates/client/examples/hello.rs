@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     writeln!(out, "fastest of 1000 more calls: {:.0} ns", best * 1e9)?;
 
-    // Dropping the invoker would release the lease as well; this also returns its usage.
+    // Dropping the invoker would release the lease as well; `deallocate` also returns the lease's usage.
     let usage = invoker.deallocate()?;
     writeln!(
         out,

@@ -61,7 +61,7 @@ impl ReplySource<'_> {
         }
     }
 
-    /// The output as a vector, at most as long as an entry.
+    /// The output as a vector, which is no longer than an entry.
     pub(crate) fn to_vec(&self, header: &ReplyHeader) -> Vec<u8> {
         match self {
             Self::Ring(channel, _) | Self::Express(channel) => {

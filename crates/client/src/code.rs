@@ -182,7 +182,7 @@ impl fmt::Debug for Code {
 }
 
 /// Returns at most five names, the most similar first, that a caller who wrote `name` may have meant: they differ in at
-/// most a third of their letters. If a name is `name` as a C++ compiler mangles it, returns only that name.
+/// most a third of their letters. If one of the names is `name` as C++ compilers mangle it, returns only that name.
 fn similar(name: &str, functions: &[ExportedFunction]) -> Vec<String> {
     const SHOWN: usize = 5;
     // As in the Itanium ABI: the length of each part of a name, and the part.

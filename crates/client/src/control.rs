@@ -20,7 +20,7 @@ pub(crate) struct Control {
     thread: ThreadId,
 }
 
-/// One for each process: the child of a fork does not have its parent's thread.
+/// One control thread for each process: the child of a fork does not have its parent's thread.
 static CONTROL: PerProcess<Mutex<Option<Control>>> = PerProcess::new();
 
 impl Control {

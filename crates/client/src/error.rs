@@ -170,7 +170,7 @@ pub enum Error {
     WorkerDied {
         /// Cause of the death.
         cause: Cause,
-        /// The name of the function that was running, if it is one of this client's.
+        /// The name of the function that was running, if this client's library has that function.
         function: Option<String>,
         /// The end of the worker's printed output.
         output: String,
@@ -244,8 +244,8 @@ impl Error {
         }
     }
 
-    /// Whether the invocation's compute time is on the lease's bill. A function that may have run is metered up to
-    /// the moment it stopped; one that did not run costs nothing beyond the slot's own time.
+    /// Whether the invocation's compute time is on the lease's bill. A function that may have run is metered up to the
+    /// moment it stopped; a function that did not run costs nothing beyond the slot's own time.
     pub fn billed(&self) -> bool {
         self.ran() != RunCertainty::No
     }

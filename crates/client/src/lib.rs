@@ -26,7 +26,7 @@
 //!
 //! All types are `Send + Sync` unless their documentation says otherwise. The library runs one background thread in
 //! a process for leases and the news of dead workers (`hotlease-control`), and one for each invoker whose futures
-//! are polled or that has callbacks (`hotlease-completion`). No invocation passes through either.
+//! are polled or that has callbacks (`hotlease-completion`). No invocation passes through these threads.
 //!
 //! An invoker's channels are its own. If a process were to offer its own slots to peers (the private executors of the
 //! rFaaS paper, section 3.5), a channel would only need an introduction, which today only agents make; see

@@ -3,7 +3,7 @@
 //!
 //! The parameters are those of LogP, with a cost for each byte as in LogGP: latency `L`, overheads of sending and
 //! receiving `o_s` and `o_r`, the gap `g` between invocations in a row, and `G` for each byte. All are medians of
-//! what a client can see. One end cannot tell the two directions of a round trip apart, so `L` is half of the round
+//! what a client can measure. One end cannot separate the two directions of a round trip, so `L` is half of the round
 //! trip without the overheads.
 //!
 //! ```text

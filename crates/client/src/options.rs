@@ -56,8 +56,8 @@ pub enum Sharing {
 pub enum Completion {
     /// Spins until the reply has arrived: lowest latency, one core busy. Slow if other threads want that core.
     Spin,
-    /// Spins for up to 100 us, less if recent calls took longer than that or other threads want the core, then sleeps.
-    /// Default.
+    /// Spins for up to 100 us, then sleeps. Spins less if recent calls took longer than 100 us, or if other threads
+    /// want the core. Default.
     #[default]
     Adaptive,
     /// Sleeps at once: no processor time is spent waiting, each call pays for a wake-up.
@@ -155,9 +155,9 @@ pub struct LeaseOptions {
     /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve or
     /// may grant. Default: 0, one attempt.
     pub patience: Duration,
-    /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for the
-    /// best provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and
-    /// `ofi` for others.
+    /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for the best
+    /// provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and `ofi` for
+    /// workers of other hosts.
     pub transport: Option<String>,
     /// Label of the lease in listings and refusals; at most 64 bytes. Default: the script or program, and its pid.
     pub label: String,
@@ -325,7 +325,7 @@ impl LeaseOptions {
         Ok(())
     }
 
-    /// Whether a lost lease is replaced; a lease that is not renewed never is.
+    /// Whether a lost lease is replaced; a lease that is not renewed is never replaced.
     pub(crate) fn is_replaced(&self) -> bool {
         self.replace_lease && self.renew_lease
     }
@@ -391,7 +391,7 @@ impl LeaseOptions {
     }
 }
 
-/// Variables with the job that a process belongs to: the first is for processes without a batch system.
+/// Variables with the job that a process belongs to: the first variable is for processes without a batch system.
 const JOB_VARIABLES: [&str; 4] = ["HOTLEASE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
 /// The job that this process belongs to, cut to the length that a lease may carry; empty if it belongs to none.

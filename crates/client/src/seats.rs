@@ -60,8 +60,8 @@ impl Invoker {
 }
 
 impl LeaseOptions {
-    /// The address of this host at which the manager reaches it, and most likely the workers, too; 127.0.0.1 for a
-    /// manager of this host. Sends nothing.
+    /// The address at which the manager reaches this host, and most likely the workers do, too; 127.0.0.1 for a manager
+    /// of this host. Sends nothing.
     ///
     /// # Errors
     /// [`Error::Network`] if the manager's address is not valid, [`Error::Local`] if no route leads to it.

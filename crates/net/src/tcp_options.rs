@@ -10,7 +10,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 3;
 /// Limit for requests that the other host does not acknowledge; then another connection is tried. The pauses between
-/// TCP's own retries double, so the old connection would work again seconds later than the network.
+/// TCP's own retries double, so the old connection would recover seconds after the network.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
 /// Purpose of a connection.

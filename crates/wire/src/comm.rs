@@ -6,10 +6,11 @@
 //! * [`frame`] — member ↔ member: messages, and their flow control.
 //!
 //! A connection begins with the calling side's [`greeting::Greeting`] and the first message of a Noise handshake
-//! (`NNpsk0`), whose key is derived from the secret that all members share. The answer is a [`greeting::Verdict`]; the
-//! second message follows it if it is `Welcome`. On a connection to the rendezvous the messages of [`rendezvous`]
-//! follow, each in a record of Noise. Between members [`frame`]s follow, once the calling side has sent a record, too.
-//! Frames are plain, or in records if the members have agreed on records or the rendezvous relays the connection.
+//! (`NNpsk0`), whose key is derived from the secret that all members share. The answer is a [`greeting::Verdict`]. If
+//! it is `Welcome`, the second message of the handshake follows. On a connection to the rendezvous the messages of
+//! [`rendezvous`] follow, each in a record of Noise. Between members [`frame`]s follow, once the calling side has sent
+//! a record, too. Frames are plain, or in records if the members have agreed on records or the rendezvous relays the
+//! connection.
 //!
 //! Of two members the lower rank is the caller on every connection between them: on connections that it made, on
 //! connections on which the higher rank has knocked ([`greeting::Knock`]), and on a connection that the rendezvous

@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! client                                     worker
-//! Link{slot, provider, port, key}   ───────► a port for the slot, which knows the client's
+//! Link{slot, provider, port, key}   ───────► a port for the slot, linked to the client's port
 //!                                   ◄─────── Linked{port}
-//! probe over the fabric             ◄──────► only bytes that came through prove a provider
+//! probe over the fabric             ◄──────► a provider is used only if bytes come through
 //! OpenFabric{slot, reply ring}      ───────► a request ring, open to the client's port
 //!                                   ◄─────── OpenedFabric{generation, request ring}
 //! ```

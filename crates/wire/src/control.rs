@@ -77,7 +77,7 @@ pub enum WorkerOrder {
         /// Delegation, for a peer of the holder.
         lent: Option<LentSlots>,
     },
-    /// Drops all connections of a delegation. Invocations of these connections that run continue to their end.
+    /// Drops all connections of a delegation. Running invocations of these connections continue to their end.
     Dismiss {
         /// The delegation.
         delegation: u32,

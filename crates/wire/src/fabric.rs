@@ -124,9 +124,9 @@ impl Prefix {
         bytes
     }
 
-    /// Decodes the first [`Prefix::BYTES`] of a message. Checks the form only. The receiver checks against its channel
-    /// that the channel exists, that the key is the channel's, that the entry is in its ring, and that the length fits
-    /// both entry and message; see [`Prefix::fits_ring`].
+    /// Decodes the first [`Prefix::BYTES`] of a message. Checks the form only. The receiver then checks that the
+    /// channel exists, that the key is the channel's, that the entry is in its ring, and that the length fits both
+    /// entry and message; see [`Prefix::fits_ring`].
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "fabric prefix" };

@@ -53,7 +53,7 @@ impl Seq {
     }
 }
 
-/// Number of parts of registered buffers that form an invocation's input and its output, in place of bytes in the ring.
+/// Numbers of parts of registered buffers that form an invocation's input and output, in place of bytes in the ring.
 ///
 /// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in a buffer
 /// precede the spans, so that these bytes are aligned. Several parts of an input are read one after the other, as if

@@ -16,7 +16,7 @@
 //!                         ◄───────── Returned{slot} + output
 //!                         ◄───────── File + a question of the machine's kernel
 //! File + the answer       ─────────► to the machine's kernel
-//!                         ◄───────── Printed + text; Ended, the last one
+//!                         ◄───────── Printed + text; Ended, the last message
 //! ```
 //!
 //! A message is a [`MachineHead`], the message, and the bytes that the message carries: code, input, output, text. Neither

@@ -418,10 +418,11 @@ pub enum Rejection {
         /// The site's grants, and a remedy.
         why: String,
     },
-    /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.
+    /// Every agent that could serve the lease rejects it for a reason that waiting does not change, and the reasons
+    /// differ.
     #[error("no agent serves this lease, and nothing ran{}", reasons_text(.reasons))]
     NoSuitableAgent {
-        /// The reasons; empty: every agent was known beforehand to reject the request.
+        /// The reasons; empty if every agent was known beforehand to reject the request.
         reasons: Vec<Objection>,
     },
 }

@@ -84,7 +84,7 @@ pub enum SessionReply {
     Loaded {
         /// Hash of the library.
         hash: CodeHash,
-        /// Index of its first function; the n-th of [`crate::code::functions`] has `base + n`.
+        /// Index of its first function; the n-th of [`crate::code::functions`] has index `base + n`.
         base: u16,
         /// Time that the workers took, microseconds.
         load_us: u64,
@@ -100,10 +100,10 @@ pub enum SessionReply {
     Renewed {
         /// Time until it expires unless renewed.
         ttl_ms: u64,
-        /// Token that opens sessions of the lease until then, made with the agent's current key.
+        /// Token that opens sessions of the lease until its new expiry, made with the agent's current key.
         token: Vec<u8>,
     },
-    /// The request was rejected; the session goes on unless it was the attach.
+    /// The request was rejected; the session goes on unless the request was `Attach`.
     Refused(Rejection),
     /// Event: a worker died. Its channels are dead; `Connect` starts another.
     WorkerDied {
@@ -150,7 +150,8 @@ pub enum SessionReply {
 }
 
 impl SessionReply {
-    /// Whether this answers a request; each request has one answer. Otherwise it is an event, or the end of the session.
+    /// Whether this message answers a request; each request has one answer. Other messages are events, or the end of
+    /// the session.
     pub fn is_answer(&self) -> bool {
         match self {
             Self::Attached { .. }
@@ -214,7 +215,7 @@ impl From<Option<crate::grpc::Usage>> for UsageTotals {
     }
 }
 
-/// Phases of a cold start on the agent, microseconds; for several workers the time of the slowest one.
+/// Phases of a cold start on the agent, microseconds; for several workers the time of the slowest worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartPhases {
     /// Number of workers that came from the warm pool, or were spare interpreters.

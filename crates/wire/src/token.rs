@@ -3,8 +3,8 @@
 //! The agent mints and checks tokens with a key that never leaves the agent. A token names the agent's boot and the
 //! lease's epoch, so a token from before a restart or of an ended lease opens nothing.
 //!
-//! The agent replaces its key from time to time ([`TokenKeys`]). A token begins with the number of its key, so that no
-//! key is tried in vain. The previous key still opens the tokens that it made; earlier keys open nothing any more.
+//! The agent replaces its key from time to time ([`TokenKeys`]). A token begins with the number of its key, so that
+//! only this key is tried. The previous key still opens the tokens that it made; earlier keys open nothing any more.
 //!
 //! ```text
 //! number of the key (32 bits, little endian) | claims | HMAC-SHA256 of both

@@ -32,11 +32,11 @@ const TIME_MIN: Duration = Duration::from_secs(60);
 
 /// Get nodes from a batch system while leases wait
 ///
-/// `add` describes how jobs of agents are submitted, and `serve` runs the allocator: as soon as clients wait for leases at
-/// the manager, it submits jobs, whose agents register there and end when no lease needs them. Needs an account at the
-/// batch system, and no administrator. With `--json`, `ls` prints an object for each queue: queue, system, priority,
-/// running_nodes, pending_nodes, max_nodes, min_nodes, why, again_in_ms, served, jobs (each with job, state, reason, nodes, requeues,
-/// submitted_ms, running_ms, ended_ms).
+/// `add` describes how jobs of agents are submitted, and `serve` runs the allocator: as soon as clients wait for leases
+/// at the manager, it submits jobs, whose agents register with the manager and end when no lease needs them. Needs an
+/// account at the batch system, and no administrator. With `--json`, `ls` prints an object for each queue: queue,
+/// system, priority, running_nodes, pending_nodes, max_nodes, min_nodes, why, again_in_ms, served, jobs (each with job,
+/// state, reason, nodes, requeues, submitted_ms, running_ms, ended_ms).
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
     #[command(subcommand)]
@@ -101,7 +101,7 @@ struct QueueArgs {
     /// Queues of a higher priority are used first
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     priority: i32,
-    /// Manager with which the agents register, https://HOST:PORT, or several with commas between
+    /// Manager with which the agents register, https://HOST:PORT, or several separated by commas
     #[arg(
         long,
         value_name = "URL",

@@ -35,11 +35,11 @@ enum Command {
 
 /// Run a rendezvous in the foreground, where members of communicators find each other
 ///
-/// Serves until SIGINT or SIGTERM. Serves any number of communicators; all members of one must have the same
-/// secret, of at least 16 bytes: from HOTLEASE_COMM_SECRET, or from the file that HOTLEASE_COMM_SECRET_FILE names.
-/// Connected members no longer need the rendezvous, unless they cannot reach each other: then it relays their
-/// messages. It also uses the next port, to detect the NATs of members. With `--json`, prints an object when it
-/// serves: pid, listen.
+/// Serves until SIGINT or SIGTERM. Serves any number of communicators; all members of one communicator must have the
+/// same secret, of at least 16 bytes: from HOTLEASE_COMM_SECRET, or from the file that HOTLEASE_COMM_SECRET_FILE names.
+/// Connected members no longer need the rendezvous, unless they cannot reach each other: then it relays their messages.
+/// It also uses the next port, to detect the NATs of members. With `--json`, prints an object when it serves: pid,
+/// listen.
 #[derive(Debug, Args)]
 struct RendezvousArgs {
     /// Address for members, such as 0.0.0.0:7072 or [::]:7072; port 0: any free port

@@ -60,8 +60,8 @@ pub(crate) struct RunArgs {
     /// once]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     wait: Option<Duration>,
-    /// Longest time of each call, such as 100ms or 1s (bare: milliseconds); then the call is cancelled [default: no
-    /// limit]
+    /// Longest time of each call, such as 100ms or 1s (without a unit: milliseconds); then the call is cancelled
+    /// [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     timeout: Option<Duration>,
     /// Largest number of output bytes of a call, such as 4096 or 10M

@@ -32,7 +32,7 @@ struct LsArgs {
     directory: PathBuf,
 }
 
-/// Remove a state, so that the next lease with its name begins without one
+/// Remove a state, so that the next lease with its name begins without a state
 #[derive(Debug, Args)]
 struct RmArgs {
     /// Directory, as in the agents' `--swap-directory`

@@ -34,8 +34,8 @@ pub(crate) struct UpArgs {
     /// Go to the background once it serves
     #[arg(long, short)]
     detach: bool,
-    /// In a batch script or the shell of an allocation: start it on all nodes of the job, by a step of `srun` that shares
-    /// the job's cores with its other steps
+    /// In a batch script or the shell of an allocation: start the platform on all nodes of the job, by a step of `srun`
+    /// that shares the job's cores with its other steps
     #[arg(long)]
     nodes_of_this_job: bool,
     /// In a job: how long the other nodes wait for the first node
@@ -126,7 +126,7 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()
     if args.nodes_of_this_job {
         return job::start(&args, output);
     }
-    // A program of a step that starts the platform of its node does it with `--detach`.
+    // A program of a step that starts a platform for its node uses `--detach`.
     if !args.detach
         && !args.background
         && let Some(task) = job::task()

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::iter::FusedIterator;
 
 /// Invocations in flight for each slot: enough to keep a slot busy while results are taken, and few enough that a slow
-/// invocation delays only a few behind it.
+/// invocation delays only a few others.
 const IN_FLIGHT_PER_SLOT: usize = 16;
 
 /// The results of a function on each of an iterator's inputs, in order. See [`Function::map`].

@@ -20,7 +20,7 @@ impl Function {
     /// Starts an invocation as [`Function::submit`] does, but does not wait.
     ///
     /// # Errors
-    /// [`Error::NoCredit`] where `submit` would wait.
+    /// [`Error::NoCredit`] if `submit` would wait.
     pub fn try_submit(&self, input: &[u8]) -> Result<Invocation, Error> {
         let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, false, true)

@@ -46,7 +46,7 @@ struct Watch {
     action: CompletionAction,
 }
 
-/// The pending invocations of one channel. Replies come in order, so only the first is checked.
+/// The pending invocations of one channel. Replies arrive in order, so only the first is checked.
 struct PendingChannel {
     channel: Arc<Channel>,
     watches: BTreeMap<u64, Watch>,
@@ -196,7 +196,7 @@ impl Completions {
             .and_then(|pending| pending.watches.remove(&seq));
         state.channels.retain(|_, pending| !pending.watches.is_empty());
         drop(state);
-        // Dropped outside the lock, because the action may own values whose drop does anything.
+        // Dropped outside the lock, because dropping the action may run any code.
         drop(forgotten);
     }
 
@@ -227,7 +227,7 @@ impl Completions {
         }
     }
 
-    /// Waits until an action is ready, the deadline has come, or there was a registration.
+    /// Waits until an action is ready, the deadline has passed, or there was a registration.
     fn wait(&self, deadline: Option<Instant>, version: u64) {
         let ready = || {
             let state = self.state();

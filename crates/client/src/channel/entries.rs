@@ -128,8 +128,8 @@ impl Entries {
         }
     }
 
-    /// Hands an invocation's entry, which this thread has claimed and not yet published, or has taken, over to a
-    /// future.
+    /// Hands an invocation's entry over to a future. This thread must own the entry: it has claimed the entry and not
+    /// published a request yet, or it has taken the entry.
     #[inline]
     pub(crate) fn share(&self, seq: u64, state: EntryState) {
         // Release pairs with the acquire in `take`: the entry is taken after the request was set up.

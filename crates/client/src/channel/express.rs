@@ -24,8 +24,8 @@ pub(crate) struct Express {
 }
 
 impl Express {
-    /// Holder: the number of a new invocation, whose request the caller must publish. `None` if the previous one
-    /// was abandoned and not [`Express::end`]ed.
+    /// Holder: the number of a new invocation, whose request the caller must publish. Returns `None` if the previous
+    /// invocation was abandoned and not [`Express::end`]ed.
     #[inline]
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.open.load(Ordering::Relaxed) {

@@ -15,10 +15,11 @@ pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
 /// Polls, with a pause after each, between two looks at the clock and the channel's state: a few microseconds.
 const POLLS: u32 = 64;
-/// Wait after which a thread that spins and never sleeps yields its core: it may share the core with the worker.
+/// Waiting time after which a thread that spins and never sleeps yields its core: it may share the core with the
+/// worker.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
-/// Wait after which it yields where the worker is reached over a fabric. The worker is usually on another
-/// host, and this thread must keep sending the large inputs that the worker reads.
+/// Waiting time after which a spinning thread yields if the worker is reached over a fabric. The worker is usually on
+/// another host, and this thread must keep sending the large inputs that the worker reads.
 const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long `Completion::Adaptive` spins if the last wait was shorter than this.
 const SPIN_BRIEF: Duration = Duration::from_micros(100);
@@ -29,8 +30,8 @@ const SPIN_LONG: Duration = Duration::from_micros(10);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The longest sleep on a port, which does not signal that a channel was closed.
 const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
-/// The longest sleep on ports for several invocations: a port signals neither that one was added nor
-/// [`crate::Invoker::wake`].
+/// The longest sleep on ports for several invocations: a port does not signal that an invocation was added, or that
+/// [`crate::Invoker::wake`] was called.
 const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
 /// Pause between two looks at several ports.
 const NAP: Duration = Duration::from_micros(50);

@@ -26,8 +26,8 @@ pub struct Function {
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
-    /// `gives_up`: whether the client itself gives up a late invocation. `resubmits`: whether the client submits an
-    /// invocation again that did not run.
+    /// `gives_up`: whether the client itself gives up a late invocation. `resubmits`: whether the client repeats the
+    /// submission of an invocation that did not run.
     pub(crate) gives_up: bool,
     pub(crate) resubmits: bool,
     pub(crate) slot: Option<usize>,
@@ -80,8 +80,8 @@ impl Function {
     }
 
     /// Sets the time that each invocation has. The slot counts the time from the moment when it begins the invocation.
-    /// The client counts from the call, although the invocation may wait behind others: 400 ms after the time is over,
-    /// it has resolved the invocation with [`Error::Deadline`] at the latest. Default: the lease's timeout.
+    /// The client counts from the call, although the invocation may wait behind others: at the latest 400 ms after the
+    /// time is over, the client resolves the invocation with [`Error::Deadline`]. Default: the lease's timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
@@ -99,7 +99,7 @@ impl Function {
         self
     }
 
-    /// Leaves it to the caller to submit an invocation again that its worker did not run: a submitted invocation fails
+    /// Leaves it to the caller to submit an invocation again if its worker did not run it: a submitted invocation fails
     /// when its worker dies, even if another worker could run it, and fails at once if the worker was gone before.
     /// Applies to `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must first prepare
     /// the new worker, which [`crate::Pipeline::repair`] gets.
@@ -224,7 +224,7 @@ impl Function {
         self.inner.pick(self.slot, limit)
     }
 
-    /// Whether this channel, which the thread used last, will do: there is no reason to look for another slot.
+    /// Whether to submit on this channel, which the thread used last, without a search for another slot.
     #[inline]
     pub(crate) fn suits(&self, channel: &Channel) -> bool {
         self.slot.is_some() || self.inner.slots() == 1 || channel.load(1) == 0

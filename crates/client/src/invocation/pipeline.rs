@@ -173,7 +173,7 @@ impl Pipeline {
         result.map(Some)
     }
 
-    /// Takes the oldest result as [`Pipeline::pop`] does, but returns `None` also while it has not arrived.
+    /// Takes the oldest result as [`Pipeline::pop`] does, but also returns `None` while that result has not arrived.
     #[inline]
     pub fn try_pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.in_flight.front() {

@@ -25,13 +25,13 @@ const FRESH_FOR: Duration = Duration::from_secs(30);
 const FRESH_WHILE_WAITING: Duration = Duration::from_secs(1);
 /// Interval at which a waiting client looks whether an agent has joined: one system call, which takes a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Time for which an agent is not asked again after it has reported to be full.
+/// Time for which an agent is not asked again after it has reported that it is full.
 const FULL_FOR: Duration = Duration::from_millis(500);
-/// Time for which an agent is not asked again if it does not serve clients directly: its operator has to change that.
+/// Time for which an agent is not asked again if it does not serve clients directly: only its operator can change that.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// Largest number of lists that are kept; there is one for each manager and identity.
 const LISTS_MAX: usize = 64;
-/// How long the client goes on reporting a direct lease to a manager that is away.
+/// How long the client repeats the report of a direct lease to a manager that is away.
 const VOUCHED_FOR: Duration = Duration::from_secs(3600);
 /// First and longest pause between these reports.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -56,7 +56,7 @@ impl ColdPhases {
     }
 }
 
-/// How long a release waits until the manager has received the report of a direct lease.
+/// Longest time that a release waits until the manager has received the report of a direct lease.
 const VOUCH_LIMIT: Duration = Duration::from_millis(200);
 
 /// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
@@ -339,7 +339,8 @@ impl Lease {
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {
             let (worker, result) = result.map_err(|error| Error::failed_task(&error))?;
-            // If loading failed, its error is reported: a library that kills its worker makes the connection fail, too.
+            // Errors of connections are reported only if loading succeeded: a library that kills its worker makes the
+            // connection fail, too.
             if loaded.is_ok() {
                 opened.insert(worker, result?);
             }
@@ -381,7 +382,7 @@ impl Lease {
         rings.into_iter().map(channel).collect()
     }
 
-    /// Connects to a worker again, which restarts it if it is dead, and opens all its slots.
+    /// Connects to a worker again, and opens all its slots. The agent restarts the worker first if it is dead.
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
         let at = usize::from(worker);
         let (Some(old), Some(home)) = (self.workers.get_mut(at), self.at.homes.get(at).cloned()) else {
@@ -410,7 +411,7 @@ impl Lease {
         self.session.attached.lease
     }
 
-    /// Lends slots of its workers to peers; returns the delegation's number, and the grant that a peer attaches to.
+    /// Lends slots of its workers to peers; returns the delegation's number, and the grant with which a peer attaches.
     pub(crate) async fn lend(&self, places: &[(u16, u16)], lasts: Option<Duration>) -> Result<(u32, Grant), Error> {
         if self.session.attached.lent.is_some() {
             return Err(not_the_holder());

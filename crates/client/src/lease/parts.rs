@@ -1,5 +1,5 @@
-//! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
-//! replaced, independently of the others.
+//! The leases of an invoker, called its parts: one on each agent that has workers of the invoker. Each part is lost,
+//! and replaced, independently of the others.
 
 mod repair;
 
@@ -64,7 +64,7 @@ impl LeasePart {
         }
     }
 
-    /// The workers of a lost part that were not replaced when the others were.
+    /// The workers of a lost part that were not replaced when its other workers were.
     fn lost(first: u16, workers: u16, of: &Self, reason: EndReason) -> Self {
         Self {
             first,

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// Pause between looks for a credit: a credit that another thread's harvest frees rings no doorbell.
+/// Pause between looks for a credit: no doorbell rings when another thread's harvest frees a credit.
 const CREDIT_LOOK: Duration = Duration::from_millis(1);
 /// How long dropping an invoker waits for the agent to end the lease.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
-/// How long a slot is not repaired again after a repair in the background has failed.
+/// Pause before a slot is repaired again in the background, after a repair in the background has failed.
 const REPAIR_PAUSE: Duration = Duration::from_millis(100);
 /// Number of unanswered invocations up to which slots are compared when all are busy.
 const LOAD_COMPARED: u64 = 16;

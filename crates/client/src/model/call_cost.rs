@@ -13,7 +13,7 @@ const BUDGET: Duration = Duration::from_millis(100);
 const RUNS_MIN: u32 = 3;
 const RUNS_MAX: u32 = 101;
 
-/// Result of [`Function::learn`]. Plain values: they stay true for as long as the transport and the nodes behave as
+/// Result of [`Function::learn`]. Plain values, which are valid as long as the transport and the nodes behave as
 /// during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CallCost {

@@ -223,7 +223,7 @@ impl InFlight {
         }
     }
 
-    /// Parks an invocation that its slot has refused because it had no core: it goes to another slot, or waits a
+    /// Parks an invocation after its slot had no core and refused it: the invocation goes to another slot, or waits a
     /// while outside all channels.
     fn park(&mut self) -> Result<(), Error> {
         let pause = self

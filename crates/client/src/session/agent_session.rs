@@ -387,7 +387,7 @@ impl SessionState {
         }
     }
 
-    /// Reports to this receiver that other clients find no room on the agent's node.
+    /// Makes the session notify this receiver when other clients find no room on the agent's node.
     pub(crate) fn report_wanted_room(&self, to: Arc<RoomNotice>) {
         // Set once for each session.
         let _ = self.wanted.set(to);

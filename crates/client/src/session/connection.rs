@@ -101,7 +101,8 @@ impl ConnectionGuard {
         &self.connection
     }
 
-    /// Waits until the connection has ended by itself, and its channels are closed with what is known of the reason.
+    /// Waits until the connection has ended by itself, and its channels are closed with the reason as far as it is
+    /// known.
     async fn ended(mut self) {
         let _ = (&mut self.watcher).await;
     }

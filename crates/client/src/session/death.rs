@@ -58,7 +58,7 @@ enum CallState {
     NotBegun,
     /// The worker was running it.
     Begun,
-    /// The worker had ended it, or may have refused it, if the worker had begun a later one; the reply was lost.
+    /// The worker had ended it, or had begun a later one and may have refused this one; the reply was lost.
     Answered,
 }
 

@@ -1,4 +1,4 @@
-//! The requests that may take long at the agent, which renews the lease itself while it works on one.
+//! Requests that may take long at the agent. While the agent works on such a request, it renews the lease itself.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 pub(crate) struct Region {
     memory: Arc<Memory>,
     pub(crate) id: RegionId,
-    /// Twice the number of the connection on which the region was last used (0: none), plus [`MARK`]. Saves the lock of
-    /// `known_to` on the hot path. Only the mark is changed without the lock.
+    /// Twice the number of the connection on which the region was last used (0: none), plus [`MARK`]. Avoids the lock
+    /// of `known_to` on the hot path. Only the mark is changed without the lock.
     last: AtomicU64,
     /// Whether the buffer still exists.
     pub(crate) owned: AtomicBool,

@@ -37,7 +37,8 @@ impl<R: DeserializeOwned> RequestSocket<R> {
     /// Wraps a socket; must be called on the control thread.
     pub(crate) fn new(socket: Socket) -> Result<Self, Error> {
         let what = "watch a socket";
-        // The worker is not trusted: it may run the code of another tenant, which has lent its slots.
+        // Closed aside, because the worker is not trusted: it may run the code of another tenant, which has lent its
+        // slots.
         let socket = socket.closed_aside();
         socket.set_nonblocking(true).map_err(Error::local(what))?;
         // `register` is unsafe because a type could change its descriptor under the runtime. A Socket owns

@@ -85,8 +85,8 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
     }
 }
 
-/// Options of a port for calls that wait like this. A thread that never sleeps needs no descriptor to sleep on, and
-/// such a descriptor costs time: see the worker's `idle::needs_wait_descriptor`.
+/// Options of a port for calls that wait as `completion` says. A thread that never sleeps needs no descriptor to sleep
+/// on, and such a descriptor costs time: see the worker's `idle::needs_wait_descriptor`.
 pub(crate) fn port_options(completion: Completion) -> PortOptions {
     PortOptions {
         sleep: completion != Completion::Spin,

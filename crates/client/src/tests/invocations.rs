@@ -207,7 +207,7 @@ fn map_keeps_order_over_several_slots_and_a_death() {
     let killed = Mutex::new(false);
     let inputs_with_a_kill = inputs.iter().enumerate().inspect(|(index, _)| {
         if *index == 250 && !std::mem::replace(&mut *killed.lock().unwrap(), true) {
-            // On a busy host one worker may do everything, and the threads of both may not have run yet.
+            // On a busy host one worker may do everything, and the threads of both workers may not have run yet.
             let has_served = |worker: &u16| platform.worker(*worker).served.load(Ordering::SeqCst) > 0;
             let limit = Instant::now() + Duration::from_secs(60);
             let worker = loop {

@@ -110,7 +110,7 @@ fn requests_of_many_threads_name_only_what_is_registered() {
     if nothing_is_closed_here() {
         return;
     }
-    // Each thread uses one buffer at a time: one of its own three, or the one that all share.
+    // Each thread uses one buffer at a time: one of its own three buffers, or the buffer that all threads share.
     let (platform, echo) = start(|options| options.registered_buffers = 4);
     let shared = platform.invoker.buffer::<u8>(SIZE).unwrap();
     std::thread::scope(|scope| {

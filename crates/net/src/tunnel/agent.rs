@@ -29,7 +29,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(3601);
 /// Largest number of bytes of function libraries that have arrived and wait to be loaded, over all sessions: two
-/// libraries of the largest size. One tenant may have half of it.
+/// libraries of the largest size. One tenant may use half of these bytes.
 const ARRIVED_BYTES_MAX: u64 = 2 * CODE_BYTES_MAX;
 
 /// State that all streams of an agent share.

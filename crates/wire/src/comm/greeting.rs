@@ -14,7 +14,7 @@ use crate::DecodeError;
 pub const VERSION: u8 = 5;
 /// Bytes of the length before each part of a handshake.
 pub const PREFIX_BYTES: usize = 2;
-/// Longest part of a handshake, bytes: a stranger cannot make a process keep more.
+/// Longest part of a handshake, bytes: a stranger cannot make a process store more.
 pub const PART_BYTES_MAX: usize = 256;
 
 const MAGIC: [u8; 4] = *b"HLCM";
@@ -207,7 +207,7 @@ pub struct Introduction {
     pub to: u32,
     /// Whether frames are in records.
     pub is_sealed: bool,
-    /// Digest of the link's name; 0: only this connection and shared memory of the node.
+    /// Digest of the link's name; 0: no link, only this connection and shared memory of the node.
     pub link: u32,
     /// The caller's node and resources.
     pub home: MemberNode,
@@ -258,7 +258,7 @@ impl Introduction {
 }
 
 /// The first bytes of a connection that the higher of two ranks makes. The lower rank then begins the handshake on it,
-/// as on its own connections: so one and the same member chooses among all connections between the two. A knock is sent
+/// as on its own connections: so the same member always chooses among the connections between the two. A knock is sent
 /// in the clear and is not trusted: the handshake confirms it, or fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Knock {

@@ -1,8 +1,8 @@
 //! A member ↔ the rendezvous: one question, and one answer, which is sent when all members of the group have asked.
 //!
 //! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
-//! ([`AnswerPieces`]). If the rendezvous sees a member at another address than the one on which the member listens, the
-//! member is behind a NAT, and gets an answer in between:
+//! records ([`AnswerPieces`]). If the rendezvous sees a member at another address than the one on which the member
+//! listens, the member is behind a NAT, and gets an answer in between:
 //!
 //! ```text
 //!   member                                      rendezvous
@@ -171,7 +171,8 @@ pub struct MemberAddress {
 pub struct NatMapping {
     /// Address that the rendezvous sees.
     pub address: SocketAddr,
-    /// Whether the second port of the rendezvous sees another address, as every peer will: the NAT is symmetric.
+    /// Whether the second port of the rendezvous sees another address than the first, as every peer will: the NAT is
+    /// symmetric.
     pub varies: bool,
 }
 
@@ -226,7 +227,8 @@ impl JoinAnswer {
         Ok(answer)
     }
 
-    /// Splits the answer into contents of records. Each begins with a flag: whether another record follows.
+    /// Splits the answer into contents of records. Each content begins with a flag, which says whether another record
+    /// follows.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let bytes = crate::encode(self);
         let chunks = bytes.chunks(RECORD_BYTES_MAX - SEAL_BYTES - 1);

@@ -48,7 +48,7 @@ impl InvocationId {
         (apart.unsigned_abs() <= within.into()).then_some(apart)
     }
 
-    /// Whether both went through the same channel, each through the ring or the express entry.
+    /// Whether both invocations went through the same channel, whether through its ring or its express entry.
     pub fn is_of_channel_of(self, other: Self) -> bool {
         // Above the number and the bit of the express entry.
         (self.0 ^ other.0) >> (u32::BITS + 1) == 0

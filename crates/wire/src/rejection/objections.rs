@@ -1,10 +1,10 @@
-//! Objections of several agents to one request, each for a reason that no waiting changes.
+//! Objections of several agents to one request, each for a reason that waiting does not change.
 
 use crate::Rejection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Largest number of different reasons in a rejection. It and the two limits below keep a rejection short enough for
+/// Largest number of different reasons in a rejection. This and the two limits below keep a rejection short enough for
 /// a header of HTTP.
 const REASONS_MAX: usize = 8;
 /// Largest number of bytes of a reason.

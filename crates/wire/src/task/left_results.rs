@@ -1,4 +1,5 @@
-//! Results that stay with the worker that made them, and the TCP protocol by which another worker fetches one.
+//! Results that stay with the worker that made them, and the TCP protocol by which another worker fetches such a
+//! result.
 //!
 //! ```text
 //!   maker ── Challenge: a nonce ──────────────────────────────────▶ asker

@@ -25,7 +25,7 @@ pub mod tag {
     pub const BYTES: u8 = 7;
     /// A tuple: the number of its values, and then the values.
     pub const TUPLE: u8 = 8;
-    /// Added to the three tags above: the length of the text, bytes or tuple then has one byte instead of four.
+    /// Added to one of the three tags above: the length of the text, bytes or tuple then has one byte instead of four.
     pub const SHORT: u8 = 3;
     /// The result of another task.
     pub const RESULT: u8 = 12;

@@ -192,8 +192,8 @@ impl BatchSystem {
         })
     }
 
-    /// Asks whether the site would accept a job; returns the answer in its words, or `None` if there is no command that
-    /// asks.
+    /// Asks whether the site would accept a job; returns the answer in its words, or `None` if there is no command for
+    /// that.
     pub(super) async fn check(&self, queue: &Queue, job: JobWords<'_>) -> anyhow::Result<Option<String>> {
         if self.submit.check.is_empty() {
             return Ok(None);

@@ -222,7 +222,7 @@ impl Allocator {
             AllocatorAction::Cancel { number, .. } => {
                 self.directory
                     .log(&job.queue, format!("cancels job {number}, which is not needed"));
-                // The other actions are carried out all the same; the next round tries this one again.
+                // The other actions are carried out all the same; the next round tries this action again.
                 if let Err(error) = self.runtime.block_on(system.cancel(&number)) {
                     self.directory
                         .log(&job.queue, format!("job {number} is not cancelled: {error:#}"));

@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 const SERVING: &str = "serving";
 /// Log of what was done.
 const LOG: &str = "log";
-/// Length of a log at which it is begun anew, bytes; one earlier log is kept.
+/// Length of a log at which a new log is begun, bytes; one earlier log is kept.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 /// Time after which scripts and outputs of jobs are removed.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);

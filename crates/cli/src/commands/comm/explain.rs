@@ -13,10 +13,10 @@ const ROUNDS_MAX: usize = 10_000;
 
 /// Show which algorithm a collective uses and why, the modelled times of all algorithms, and the steps of a rank
 ///
-/// With `--json`, prints an object: summary, rules (up to the rule that applies, with the reasons why earlier ones
-/// do not), algorithms (algorithm, chosen, seconds, messages, writes, reads; or the reason why it was not
-/// simulated), rank, element_bytes, rounds (transfers, which run at the same time, and local, the steps after
-/// them), more (whether there are rounds after these 10,000).
+/// With `--json`, prints an object: summary, rules (up to the rule that applies, with the reasons why earlier rules do
+/// not), algorithms (algorithm, chosen, seconds, messages, writes, reads; or the reason why it was not simulated),
+/// rank, element_bytes, rounds (transfers, which run at the same time, and local, the steps after them), more (whether
+/// there are rounds after these 10,000).
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     #[command(flatten)]

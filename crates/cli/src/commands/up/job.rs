@@ -126,7 +126,7 @@ async fn run(task: &JobTask, folder: JobFolder, args: UpArgs, output: &mut Print
         }
         Err(ended) => ended,
     };
-    // Slurm sends SIGKILL if this takes too long; other signals make it no faster.
+    // Slurm sends SIGKILL if this takes too long; other signals do not make it faster.
     served.stop().await;
     ended
 }

@@ -56,7 +56,7 @@ impl LeasedSlots {
                 };
                 let reason = match over {
                     SessionEnd::Lease { reason, .. } => reason,
-                    // The agent is gone, and the lease with it; an agent that starts again has another boot.
+                    // The agent is gone, and the lease with it: an agent that starts again has another boot id.
                     SessionEnd::Lost => EndReason::AgentStopping,
                 };
                 if let PartState::Lease(lease) = std::mem::replace(&mut *holding, PartState::Ended(reason)) {
@@ -226,7 +226,7 @@ async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
             Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
-        // The agent is unavailable, or only one worker is: then the lease and its other workers may live.
+        // Either the agent is unavailable, or only one worker is: then the lease and its other workers may live.
         Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         _ => None,
     }

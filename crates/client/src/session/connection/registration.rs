@@ -15,8 +15,8 @@ impl WorkerConnection {
     /// Registers memory with the worker. If there is no room, memory not used lately is deregistered.
     pub(crate) async fn register(&self, id: RegionId, region: Weak<Region>, memory: &Arc<Memory>) -> Result<(), Error> {
         let size_bytes = memory.size_bytes();
-        // The lock is held until the worker has answered, so that a removal and the next registration reach it in this
-        // order. The time limit ends this wait if the worker has stopped while another task holds the lock.
+        // The lock is held until the worker has answered, so that a removal and the next registration reach the worker
+        // in this order. The time limit ends this wait if the worker has stopped while another task holds the lock.
         let mut known = match tokio::time::timeout(REQUEST_LIMIT, self.registrations.lock()).await {
             Ok(known) => known,
             Err(_) => return Err(Error::no_answer(WORKER, REQUEST_LIMIT)),

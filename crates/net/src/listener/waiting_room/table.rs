@@ -8,8 +8,8 @@
 //! A full room makes place for a new connection, in this order:
 //!
 //! 1. Of the sources with a connection that has been silent for some time, the source with the most connections in the
-//!    room loses the longest silent one, unless the kernel has an unread byte of it: so a client that is just
-//!    beginning, or whose bytes were not read yet, is not closed for others.
+//!    room loses its longest silent connection, unless the kernel has an unread byte of that connection: so a client
+//!    that is just beginning, or whose bytes were not read yet, is not closed for others.
 //! 2. The source that has most connections in the room loses its newest connection to a source that has fewer.
 //! 3. A new connection of that source itself replaces the source's oldest connection that has been ready for some time.
 //!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all other
@@ -258,7 +258,7 @@ impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
         self.in_handshake < self.limits.handshakes && self.handshakes_of(source) < self.limits.handshakes_per_address
     }
 
-    /// Finds the source whose connection begins next: the source with the fewest handshakes; among equals, the one
+    /// Finds the source whose connection begins next: the source with the fewest handshakes; among equals, the source
     /// whose connection has been ready for longest.
     fn find_next(&self) -> Option<Source> {
         let ready = self.sources.iter().filter_map(|(source, connections)| {

@@ -79,7 +79,8 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     assert_eq!(checked(&usual, uses), Ok(()));
 }
 
-/// Pickle of `count` objects, each of which is directly in the `place` of the next one. Its value is the last object.
+/// Pickle of `count` objects, each of which is directly in the `place` of the next object. Its value is the last
+/// object.
 fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut made = b"N\x940".to_vec();
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! Description of a batch system: the file with its commands, the form of what they print, and the lines of a job's
+//! Description of a batch system: the file with its commands, the form of their output, and the lines of a job's
 //! script.
 
 use crate::commands::alloc::records::JobPhase;
