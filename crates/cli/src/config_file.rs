@@ -1,9 +1,9 @@
 //! `--config FILE`: options of a daemon in a file.
 //!
 //! Each key is the name of an option of the command, as `--help` lists it: `listen = "0.0.0.0:7070"` is `--listen
-//! 0.0.0.0:7070`, `in-memory = true` is `--in-memory`, and a list gives an option several times. Options on the
-//! command line override those of the file; options that may be given more than once add up. There is no second set
-//! of names, defaults or checks.
+//! 0.0.0.0:7070`, `in-memory = true` is `--in-memory`, and a list gives an option several times. Options on the command
+//! line override options in the file; options that may be given more than once add up. There is no second set of names,
+//! defaults or checks.
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgAction, Args, Command};

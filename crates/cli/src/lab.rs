@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// File name of the program.
 const LAB_BINARY: &str = "hotlease-lab";
-/// Environment variable with the path of the program, if it is not installed beside this one.
+/// Environment variable with the path of the program, if it is not installed beside this program.
 const LAB_VARIABLE: &str = "HOTLEASE_LAB";
 /// Commands of the program.
 const COMMANDS: [&str; 2] = ["bench", "sandbox"];

@@ -132,7 +132,7 @@ impl DaemonStateArgs {
         Ok(Arc::new(store))
     }
 
-    /// Directory of the agent's journal, unless it keeps none.
+    /// Directory of the agent's journal; `None` if the agent keeps no journal.
     pub(crate) fn agent_directory(&self, dir: &RuntimeDir) -> Option<PathBuf> {
         (!self.in_memory).then(|| self.state.of_agent(dir))
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Runs of each kind; the median of the runs is used.
 const RUNS: usize = 101;
 const RUNS_IN_A_ROW: usize = 500;
-/// Number of sizes between 0 and the largest one of a direction.
+/// Number of sizes between 0 and the largest size of a direction.
 const SIZES: usize = 5;
 /// Time by which the reply to an empty invocation has arrived on any network that works.
 const REPLY_THERE: Duration = Duration::from_millis(1);

@@ -78,7 +78,7 @@ pub struct LeaseOptions {
     pub slots: u16,
     /// Whether the manager or the agents are asked for the lease. Default: the manager.
     pub placement: Placement,
-    /// Number of agents over which the workers may be spread. Agents that are asked directly grant all workers on one
+    /// Number of agents over which the workers may be spread. If agents are asked directly, all workers are on one
     /// agent. Default: all on one agent.
     pub spread: Spread,
     /// Limit on the memory of each worker, with the processes that it starts, bytes; 0: the node's share. Default: 0.
@@ -127,7 +127,7 @@ pub struct LeaseOptions {
     /// Largest output in bytes that is sent through the ring, and the output capacity of calls that do not set another.
     /// Default: 8128, which is two pages with the header; 64 to 4 MiB.
     pub reply_bytes: u32,
-    /// Largest number of buffers that are registered with a worker at a time, including those of the library for large
+    /// Largest number of buffers that are registered with a worker at a time, including the library's buffers for large
     /// inputs and outputs. Beyond that, buffers not used lately are closed, and registered again by their next use.
     /// Default: 1024, which is also the maximum.
     pub registered_buffers: u32,
@@ -140,8 +140,8 @@ pub struct LeaseOptions {
     /// How often an invocation of an idempotent function is run again after its worker died. Other functions are
     /// never run twice. Default: 1.
     pub retries: u32,
-    /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, or
-    /// it expired. Invocations that had not run, and those that may run again, are then sent to the new lease.
+    /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, or it
+    /// expired. Invocations that had not run, and invocations that may run again, are then sent to the new lease.
     /// Default: true.
     pub replace_lease: bool,
     /// Whether the library renews the lease until it is released. Otherwise the lease ends when its `ttl` has passed
@@ -161,8 +161,8 @@ pub struct LeaseOptions {
     pub transport: Option<String>,
     /// Label of the lease in listings and refusals; at most 64 bytes. Default: the script or program, and its pid.
     pub label: String,
-    /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else the
-    /// job that Slurm, PBS or LSF names; empty: none.
+    /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else the job
+    /// that Slurm, PBS or LSF names; empty if there is none.
     pub job: String,
     /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` if `runtime_dir` is
     /// not set, else the manager of this host.

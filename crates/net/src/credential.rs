@@ -33,7 +33,7 @@ pub enum Credential {
     TokenFile(PathBuf),
     /// The user of this process, proved by the cluster's MUNGE.
     Munge {
-        /// Socket of `munged`, if it is not the usual one.
+        /// Socket of `munged`, if it is not the usual socket.
         socket: Option<PathBuf>,
     },
 }

@@ -97,7 +97,7 @@ pub enum NetError {
         /// Error message of the resolver.
         why: String,
     },
-    /// Nothing listens at the address, or no answer comes back.
+    /// Nothing listens at the address, or no answer arrives.
     #[error("cannot reach {peer}: {why}")]
     Unreachable {
         /// Description of the peer.

@@ -70,7 +70,7 @@ pub struct Peer {
     pub role: CertificateRole,
     /// Name for logs, and to distinguish daemons: the first host of a daemon, the tenant of a client.
     pub name: String,
-    /// Tenant that pays; every client has one.
+    /// Tenant that pays; every client has a tenant.
     pub tenant: Option<String>,
     /// Host names and addresses that the certificate is valid for.
     pub hosts: Vec<String>,

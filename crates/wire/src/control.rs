@@ -85,8 +85,8 @@ pub enum WorkerOrder {
     /// Restores the functions' state, by a function of the program or of the loaded library. One descriptor: a pipe to
     /// read the state from. Sent before any client is introduced.
     Restore {
-        /// Size of the state; `None` if there is no state yet: a function that could have saved it must exist even
-        /// then.
+        /// Size of the state; `None` if there is no state yet. Even then the functions that save and restore it must
+        /// exist.
         size_bytes: Option<u64>,
     },
     /// Saves the functions' state, by a function of the program or of the loaded library, and stops serving. One

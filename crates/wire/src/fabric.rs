@@ -40,7 +40,7 @@ pub enum MessageKind {
     Goodbye = 4,
 }
 
-/// The first bytes of every message, except those with an [`Envelope`].
+/// The first bytes of every message, except messages with an [`Envelope`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     /// Kind of the message.
@@ -97,7 +97,7 @@ impl Prefix {
         Some((words, payload))
     }
 
-    /// Prefix of a probe, an answer to one, or a goodbye.
+    /// Prefix of a probe, an answer to a probe, or a goodbye.
     pub fn bare(kind: MessageKind, channel: u32, key: u64) -> Self {
         Self {
             kind,
@@ -230,7 +230,7 @@ pub struct Envelope {
     pub key: u64,
     /// Number of the sender, from the [`Inbox`].
     pub number: u32,
-    /// Number of the message among those of this sender, counted from 0: no message is lost, and none overtakes
+    /// Number of the message among the messages of this sender, counted from 0: no message is lost, and none overtakes
     /// another.
     pub sequence: u32,
 }

@@ -55,7 +55,7 @@ impl Seq {
 
 /// Numbers of parts of registered buffers that form an invocation's input and output, in place of bytes in the ring.
 ///
-/// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in a buffer
+/// The payload then ends with a [`Span`] for each part, spans of the input first. Input bytes that are not in a buffer
 /// precede the spans, so that these bytes are aligned. Several parts of an input are read one after the other, as if
 /// they were one part; an output fills one part after the other.
 ///
@@ -230,7 +230,7 @@ pub enum InvocationStatus {
     BadLength = 18,
     /// Did not run: a buffer is not registered.
     UnknownRegion = 19,
-    /// Did not run: a span reaches past its buffer, or writes to a read-only one.
+    /// Did not run: a span reaches past its buffer, or writes to a read-only buffer.
     BadSpan = 20,
     /// Did not run: malformed header.
     BadHeader = 21,

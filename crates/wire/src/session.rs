@@ -115,8 +115,8 @@ pub enum SessionReply {
         cause: Cause,
         /// End of its output.
         output: String,
-        /// Last invocation of each slot that began one, at most [`crate::limits::SLOTS_MAX`]: later invocations on the
-        /// same channel did not run.
+        /// Last invocation of each slot that began an invocation, at most [`crate::limits::SLOTS_MAX`]: later
+        /// invocations on the same channel did not run.
         begun: Vec<LastInvocation>,
     },
     /// Event, and answer to `Release`: the lease is over and this session with it.

@@ -19,7 +19,7 @@ const BUCKET_BYTES: std::ops::RangeInclusive<usize> = 3..=63;
 pub struct StoragePlace {
     /// Name of the bucket.
     pub bucket: String,
-    /// Prefix without a slash at its end; empty: the whole bucket.
+    /// Prefix without a slash at its end; empty for the whole bucket.
     pub prefix: String,
     /// Whether objects may be written and removed there.
     pub writable: bool,

@@ -131,8 +131,8 @@ const OWN_SPARES: usize = 16;
 /// Arguments of an agent's offer, shared by `agent` and `up`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OfferArgs {
-    /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list
-    /// like `0,2-5` (`3,` is a list of one)
+    /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list like
+    /// `0,2-5` (`3,` is a list of one core)
     #[arg(long, default_value_t)]
     cores: CoreChoice,
     /// Native workers to keep started and unassigned, so that a lease begins at once: N in sandboxes of the default
@@ -185,7 +185,7 @@ pub(crate) struct OfferArgs {
 /// Arguments of the isolation of functions.
 #[derive(Debug, Clone, Args)]
 struct SandboxArgs {
-    /// Kind of sandbox for leases that name none: `process`, `namespace`, `container` or `microvm`. Only the agent's
+    /// Kind of sandbox for leases that name no kind: `process`, `namespace`, `container` or `microvm`. Only the agent's
     /// own user may request a weaker kind
     #[arg(long, value_name = "KIND", default_value_t = Kind::Process)]
     sandbox: Kind,

@@ -96,7 +96,7 @@ pub(crate) fn own_store() -> anyhow::Result<PathBuf> {
     of_user("XDG_DATA_HOME", ".local/share")
 }
 
-/// Cache folder of this node: the given one, else the default.
+/// Cache folder of this node: the given folder, else the default.
 pub(crate) fn cache_folder(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     match named {
         Some(path) => Ok(absolute(path)),

@@ -94,7 +94,7 @@ fn cached(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     })
 }
 
-/// The first names, and the number of the remaining ones.
+/// The first names, and the number of the remaining names.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 6;
     let mut text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! `hotlease leases`: a list of leases, and the release of one.
+//! `hotlease leases`: a list of leases, and the release of a lease.
 
 use clap::Args;
 use hotlease_terminal::exit::CommandError;

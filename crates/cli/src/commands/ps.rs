@@ -13,14 +13,14 @@ use serde::Serialize;
 ///
 /// Workers that wait for leases borrow idle memory; the last line shows how much. No lease is charged for it.
 ///
-/// With `--json`, prints an object for each worker: agent, lease (empty: the worker waits for one), index, pid, epoch,
-/// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage
+/// With `--json`, prints an object for each worker: agent, lease (empty: the worker waits for a lease), index, pid,
+/// epoch, cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage
 /// {allocated_ns, hot_ns, compute_ns, invocations}, shared (whether its slots take turns on one core), refused
 /// (invocations that found no core), preempted (how many times something else had the core of a slot), contended
 /// (whether a slot does not poll now because something else wants its core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// List only workers that serve a lease, not those that wait for one
+    /// List only workers that serve a lease, not workers that wait for a lease
     #[arg(long)]
     leased: bool,
     #[command(flatten)]

@@ -234,7 +234,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         },
         timeout: args.timeout,
         patience: args.wait.unwrap_or_default(),
-        // Each slot has one call at a time: few entries, but large ones, so that most data fits in them.
+        // Each slot has one call at a time: few, but large entries, so that most data fits in them.
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
         identity: args.site.identity.clone(),

@@ -20,7 +20,7 @@ thread_local! {
     static LAST: Cell<Option<CachedChannel>> = const { Cell::new(None) };
 }
 
-/// Takes the channel that this thread used last, if it is an open channel of this invoker (and of this slot, if one
+/// Takes the channel that this thread used last, if it is an open channel of this invoker (and of this slot, if a slot
 /// is given). The caller gives it back with [`put_back`].
 #[inline]
 pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<CachedChannel> {

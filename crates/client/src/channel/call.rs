@@ -75,8 +75,8 @@ impl Channel {
         }
     }
 
-    /// Chooses the entries of an invocation that its thread waits for: the express entry, unless another thread
-    /// holds it or the invocation would overtake an earlier one.
+    /// Chooses the entries of an invocation that its thread waits for: the express entry, unless another thread holds
+    /// it or the invocation would overtake an earlier invocation.
     #[inline]
     fn claim_entry(&self) -> Option<EntryUse> {
         if express::try_hold(&self.express) && self.ring_load(1) == 0 {

@@ -180,7 +180,7 @@ impl Entries {
             .compare_exchange(
                 word(from, seq),
                 word(EntryState::Abandoned, seq),
-                // Release: this thread's accesses to the entry happen before those of the thread that frees it.
+                // Release: this thread's accesses to the entry happen before the accesses of the thread that frees it.
                 Ordering::Release,
                 Ordering::Relaxed,
             )
@@ -219,7 +219,7 @@ impl Entries {
         decode_word(self.word_of(seq).load(Ordering::Acquire)).seq > seq
     }
 
-    /// The invocation that blocks the next claim, if there is one.
+    /// The invocation that blocks the next claim; `None` if no invocation does.
     pub(crate) fn blocking(&self) -> Option<OccupiedEntry> {
         let seq = self.next();
         let current = decode_word(self.word_of(seq).load(Ordering::Acquire));

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// Reaction of a fake worker to a client that wants to link.
+/// Reaction of a fake worker to a client's request for a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkBehaviour {
     /// The worker links.

@@ -185,7 +185,7 @@ fn direct_way(listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
     (order, listed.into_iter().collect())
 }
 
-/// Announces the agents; marks those that were full just now as full, unless all were.
+/// Announces the agents; marks agents that were full just now, unless all agents were.
 fn announce(agents: &Agents, machine: &mut Acquisition, now: Duration) {
     let all = agents.keys().all(|agent| direct::is_avoided(*agent));
     for agent in agents.keys().copied() {

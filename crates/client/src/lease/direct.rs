@@ -47,7 +47,7 @@ struct List {
 static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
 static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new();
 
-/// The agents that may be asked, the best first: serving agents before suspected ones, then by most free cores.
+/// The agents that may be asked, the best first: serving agents before suspected agents, then by most free cores.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
     let joined = manager.last_joined();
     let name = manager.name();

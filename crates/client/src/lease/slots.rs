@@ -1,4 +1,4 @@
-//! The slots of an invoker's leases: their channels, the choice among them, and the wait for one.
+//! The slots of an invoker's leases: their channels, the choice among the channels, and the wait for a credit.
 
 use crate::Error;
 use crate::buffer::staging::Staging;
@@ -170,9 +170,9 @@ impl LeasedSlots {
         }
     }
 
-    /// Picks a channel to invoke on. If a slot is given, picks its channel. Otherwise picks the channel of the first
-    /// idle slot, beginning with the slot that this thread used last, or of the least busy slot if all are busy.
-    /// Repairs the slot if needed, and waits at most `limit` for the repair.
+    /// Picks a channel to invoke on. If a slot is given, picks its channel. Otherwise picks the channel of an idle slot
+    /// (the search begins with the slot that this thread used last), or of the least busy slot if all are busy. Repairs
+    /// the slot if needed, and waits at most `limit` for the repair.
     pub(crate) fn pick(
         self: &Arc<Self>,
         slot: Option<usize>,

@@ -29,7 +29,7 @@ pub struct Python {
     pub version: String,
     /// The client's version of this package.
     pub hotlease: String,
-    /// The client's version of cloudpickle; empty: not checked.
+    /// The client's version of cloudpickle; empty if it is not checked.
     pub cloudpickle: String,
 }
 

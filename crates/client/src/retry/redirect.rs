@@ -27,7 +27,7 @@ pub(crate) struct LazyRedirects(Option<Redirects>);
 
 impl LazyRedirects {
     /// Counts a slot's refusal. Returns how long to pause before another slot is tried, or the error if the caller does
-    /// not want to wait. `slot`: the only slot that the caller accepts, if it names one.
+    /// not want to wait. `slot`: the only slot that the caller accepts, if it names a slot.
     pub(crate) fn by_a_slot(&mut self, slot: Option<usize>, options: &LeaseOptions) -> Result<Duration, Error> {
         let workers = match slot {
             Some(_) => 1,

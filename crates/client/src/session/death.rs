@@ -58,7 +58,7 @@ enum CallState {
     NotBegun,
     /// The worker was running it.
     Begun,
-    /// The worker had ended it, or had begun a later one and may have refused this one; the reply was lost.
+    /// The worker had ended the invocation, or may have refused it before it began a later one; the reply was lost.
     Answered,
 }
 

@@ -141,8 +141,8 @@ impl Region {
     }
 
     /// Removes the connection unless the region is in use; the caller must then tell the connection's worker to
-    /// deregister the region. Runs on the control thread; the caller holds the only reference besides those of the
-    /// buffer and of invocations.
+    /// deregister the region. Runs on the control thread; the caller holds the only reference besides the references of
+    /// the buffer and of invocations.
     pub(crate) fn remove_connection(self: &Arc<Self>, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return false;

@@ -140,7 +140,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
         }
     }
 
-    /// Fails all requests that wait, and all later ones.
+    /// Fails all requests that wait, and all later requests.
     pub(crate) fn close(&self) {
         let mut asking = self.asking();
         asking.closed = true;

@@ -40,7 +40,7 @@ impl WorkerRoute {
 pub(crate) enum Transport {
     /// Shared memory.
     Shm,
-    /// A fabric, with this provider or the best one.
+    /// A fabric, with this provider or the best provider.
     Ofi {
         provider: Option<String>,
         route: WorkerRoute,

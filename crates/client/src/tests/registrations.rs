@@ -98,7 +98,7 @@ fn buffers_of_an_abandoned_invocation_are_in_use_until_its_reply() {
     assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
     platform.allow(u64::MAX);
     let until = Instant::now() + Duration::from_secs(20);
-    // No other invocation takes the ring entry of the abandoned one.
+    // No other invocation takes the ring entry of the abandoned invocation.
     while let Err(error) = echo.invoke_buffer(&c, &mut [0; 8][..]) {
         assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
         assert!(Instant::now() < until, "still in use");

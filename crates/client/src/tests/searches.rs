@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time of a search that does not end: no platform is there.
+/// Time of a search that does not end, because no platform runs.
 const FOREVER: Duration = Duration::from_secs(3600);
 /// Longest time that a search may go on after it was told to end.
 const SOON: Duration = Duration::from_secs(4);

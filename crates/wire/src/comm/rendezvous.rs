@@ -37,11 +37,11 @@ pub const LOST_MAX: usize = 256;
 pub enum Meeting {
     /// The meeting of a new group.
     First,
-    /// The meeting of a group that grows: its members, which keep their ranks, and those that join it.
+    /// The meeting of a group that grows: its members, which keep their ranks, and the members that join it.
     Growth,
     /// The meeting of the remaining members of a communicator. It is complete when all members have arrived except
-    /// those that one of the arrived members considers lost, or when the time of one member is over. Members that have
-    /// arrived get new ranks in the order of their old ranks.
+    /// members that an arrived member considers lost, or when the time of one member is over. Members that have arrived
+    /// get new ranks in the order of their old ranks.
     Rest {
         /// The group that the communicator belongs to.
         of: GroupId,
@@ -88,7 +88,7 @@ impl JoinQuestion {
     }
 }
 
-/// A request for a relay between two members; each of the two sends one.
+/// A request for a relay between two members; each of the two members sends such a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relay {
     /// Group of both members.

@@ -197,7 +197,7 @@ pub enum NodeAnswer {
         /// Number of leases that ended for the job.
         leases: u32,
     },
-    /// The resources of the job are offered again, except those that another job has.
+    /// The resources of the job are offered again, except resources that another job has.
     Retaken,
     /// Jobs of the node, and the site's policy.
     Shown(NodeJobs),

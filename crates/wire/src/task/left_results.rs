@@ -59,7 +59,7 @@ impl fmt::Debug for ResultSecret {
 /// A result that stays with its maker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftResult {
-    /// Number of the result, among those of its worker.
+    /// Number of the result among the results of its worker.
     pub ticket: u64,
     /// Size of the result, which is a whole reply.
     pub bytes: u64,

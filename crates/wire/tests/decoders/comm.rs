@@ -15,7 +15,7 @@ use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
 use hotlease_wire::fabric::{Inbox, PortAddress};
 
-/// Checks a greeting; longer bytes as a knock, shorter ones as an introduction or a verdict.
+/// Checks a greeting; longer bytes as a knock, shorter bytes as an introduction or a verdict.
 pub fn greeting(bytes: &[u8]) -> bool {
     if let [byte] = bytes
         && let Ok(verdict) = Verdict::decode(*byte)

@@ -1,4 +1,4 @@
-//! Every rejection, and every cause in one.
+//! Every rejection, and every cause of a worker's death in a rejection.
 
 use super::seeds::{END_REASONS, HASH};
 use hotlease_wire::ids::Epoch;

@@ -1,4 +1,4 @@
-//! Mutator that makes new frames from valid ones.
+//! Mutator that makes new frames from valid frames.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
@@ -21,7 +21,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Seed from `HOTLEASE_SEED`, which replays a run, else a new one; printed.
+/// Seed from `HOTLEASE_SEED`, which replays a run, else a new seed. Prints the seed.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOTLEASE_SEED") {
         Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),

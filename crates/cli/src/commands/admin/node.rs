@@ -78,8 +78,8 @@ struct AddArgs {
     /// Memory, such as 64G [default: as its agent detects]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
-    /// GPUs: `none`, a count like `2` (the first ones of the node), or a list like `0,2-5`; leases that hold other GPUs
-    /// end within the notice [default: as its agent was started]
+    /// GPUs: `none`, a count like `2` (the node's first GPUs), or a list like `0,2-5`; leases that hold other GPUs end
+    /// within the notice [default: as its agent was started]
     #[arg(long, value_name = "GPUS", value_parser = parse_gpus)]
     gpus: Option<CoreChoice>,
     /// Notice for leases that hold resources that are no longer offered

@@ -9,7 +9,7 @@ use hotlease_terminal::quantity;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Arguments of environments; they have the same defaults and variables as the arguments of `hotlease env`.
+/// Arguments of environments; they read the same environment variables as the arguments of `hotlease env`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EnvironmentArgs {
     /// Folder of packed environments (`hotlease env pack`) that leases may name, on a file system that all nodes

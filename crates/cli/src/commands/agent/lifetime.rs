@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Variable by which Slurm tells a job when it ends, seconds since 1970.
+/// Variable in which Slurm states a job's end, seconds since 1970.
 const JOB_END: &str = "SLURM_JOB_END_TIME";
 
 /// Arguments that decide when an agent ends.

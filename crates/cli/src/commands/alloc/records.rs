@@ -36,7 +36,7 @@ pub(super) struct Queue {
     pub time_s: u64,
     /// Time without a lease after which an agent ends, seconds.
     pub idle_s: u64,
-    /// Cores of each node; `None`: whole nodes.
+    /// Cores of each node; `None` for whole nodes.
     pub cores: Option<u32>,
     /// GPUs of each node.
     pub gpus: u32,
@@ -85,7 +85,7 @@ pub(super) struct PilotJob {
     pub name: String,
     /// Queue to which it was submitted.
     pub queue: String,
-    /// Its number, once the batch system has given one.
+    /// Its number, once the batch system has assigned a number.
     pub number: Option<String>,
     /// Its nodes.
     pub nodes: u32,

@@ -32,7 +32,7 @@ pub(super) async fn cpu_seconds(
         .args(["-P", "-n", "-t", "Seconds", "cluster", "AccountUtilizationByUser"])
         .args(range)
         .arg("format=Account,Login,Used")
-        // The hours of a bill are those of UTC.
+        // The hours of a bill are hours of UTC.
         .env("TZ", "UTC")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -19,10 +19,10 @@ const FUNCTIONS_BATCH: usize = 8192;
 
 /// Check the ledger against its own rules, and against the agents' journals
 ///
-/// Looks up every total that is still in an agent's journal: acknowledged usage must be in the ledger, and no
-/// tenant may be billed for more than was measured. Journals of agents on other hosts can be copied to this one
-/// and named with `--journal`. Exits with 1 if anything is wrong. With `--json`, prints one object: rows, journal
-/// {files, agreeing, waiting, capped, damaged_bytes}, disputed, problems.
+/// Looks up every total that is still in an agent's journal: acknowledged usage must be in the ledger, and no tenant
+/// may be billed for more than was measured. Journals of agents on other hosts can be copied to this host and named
+/// with `--journal`. Exits with 1 if anything is wrong. With `--json`, prints one object: rows, journal {files,
+/// agreeing, waiting, capped, damaged_bytes}, disputed, problems.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// A journal, or its folder; may be given more than once [default: the journal of this host's agent, if

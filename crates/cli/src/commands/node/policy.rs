@@ -56,7 +56,7 @@ struct JobArgs {
 }
 
 impl JobArgs {
-    /// The job, if an option describes one.
+    /// The job; `None` if no option describes a job.
     fn job(self) -> Option<BatchJob> {
         let names = [
             &self.partition,

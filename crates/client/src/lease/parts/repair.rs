@@ -127,7 +127,7 @@ impl LeasedSlots {
 
     /// Replaces a lost part by other leases: by a single lease if one agent has room for all workers of the part. If
     /// the options accept fewer workers, as many of them are replaced as there is room for. Returns no channel if the
-    /// slot's worker is not among the replaced ones.
+    /// slot's worker is not replaced.
     async fn replace_part(
         self: Arc<Self>,
         (part, holding, reason): (&LeasePart, &mut PartState, EndReason),

@@ -97,7 +97,7 @@ impl WorkerConnection {
         }
     }
 
-    /// Takes a registration that may be closed, if there is one.
+    /// Takes a registration that may be closed; `None` if there is none.
     fn take_idle(&self, known: &mut Registrations) -> Option<KnownRegion> {
         known.take_idle(self.id).or_else(|| {
             // An abandoned invocation counts as in flight until its ring entry is needed.

@@ -49,7 +49,7 @@ pub(super) trait WaitingRoomSocket {
     fn is_quiet(&self) -> bool;
 }
 
-/// Number of a connection (each new connection gets a larger one), and its source.
+/// Number of a connection (each new connection gets a larger number), and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnectionNumber {
     source: Source,

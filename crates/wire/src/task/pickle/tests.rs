@@ -90,7 +90,7 @@ fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     [&made[..], b"j", &count.to_le_bytes(), b"."].concat()
 }
 
-/// Opcodes that put an object into the next one.
+/// Opcodes that put an object into the next object.
 type Nesting = fn(&[u8]) -> Vec<u8>;
 
 #[test]

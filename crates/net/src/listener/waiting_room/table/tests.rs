@@ -233,7 +233,7 @@ fn a_handshake_at_a_standstill_is_closed_for_a_ready_connection() {
     assert_eq!(scene.relieve(), (vec!["a3".into()], vec!["a2".into()]));
     assert_eq!(scene.leave(stalled), [""; 0], "its place is another's");
     scene.shake_hands(b, "b1");
-    // All places are taken; the source with most handshakes loses one.
+    // All places are taken; the source with most handshakes loses one of its places.
     let c = source("192.0.2.3");
     let number = scene.entered(c, "c1");
     assert_eq!(scene.speak(number), [""; 0]);
