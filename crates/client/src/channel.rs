@@ -121,14 +121,14 @@ pub(crate) struct Channel {
     pub(crate) doorbell: Arc<Doorbell>,
     /// Index of the code's first function in this worker.
     base: u16,
-    /// Names the functions in messages.
+    /// Code whose function names are used in messages.
     code: Code,
     pub(crate) completion: Completion,
     /// Set after the connection's death is recorded.
     closed: AtomicBool,
     /// When the fabric was first seen broken.
     broken_since: OnceLock<Instant>,
-    /// Whether the last wait was short; decides how long the next one spins.
+    /// Whether the last wait was short; decides how long the next wait spins.
     pub(crate) brief: AtomicBool,
     /// Replies moved out of the ring: one for each living future whose entry another invocation needed.
     spilled: Mutex<HashMap<u64, SpilledReply>>,

@@ -28,7 +28,7 @@ pub enum Error {
         /// Socket of the manager or the agent.
         socket: PathBuf,
     },
-    /// A daemon on another host cannot be reached, or one side does not accept the other.
+    /// A daemon on another host cannot be reached, or one side does not accept the other side.
     #[error("{0}")]
     Network(Arc<NetError>),
     /// There is no safe directory for the platform's sockets.

@@ -73,7 +73,7 @@ pub struct Work {
     pub remote_time: Duration,
 }
 
-/// How to divide [`Work`].
+/// Division of [`Work`] between the caller and the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkPlan {
     /// Tasks to keep: while they run, the results of the sent tasks arrive.

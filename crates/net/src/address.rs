@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use tokio::net::lookup_host;
 
-/// Longest address, bytes: a host name has at most 253.
+/// Longest address, bytes: a host name has at most 253 bytes.
 pub const ADDRESS_BYTES_MAX: usize = 270;
 const PREFIX: &str = "https://";
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Error of an identity folder, a credential's file, or the site's authority.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IdentityError {
-    /// No folder was named, and there is none at the default place.
+    /// No folder was named, and there is no folder at the default place.
     #[error(
         "no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder; or come without a certificate, see docs/identity.md"
     )]
@@ -34,7 +34,7 @@ pub enum IdentityError {
         /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// No authority was named, and there is none at the default place.
+    /// No authority was named, and there is no file at the default place.
     #[error(
         "cannot tell which authority to trust: there is no {path}; get the site's ca.pem from its operator, and set HOTLEASE_CA_FILE or --ca-file to it"
     )]
@@ -64,7 +64,7 @@ pub enum IdentityError {
         /// Description of the fault.
         why: String,
     },
-    /// The identity is of another role than needed.
+    /// The identity does not have the role that is needed.
     #[error("{path} is the identity of {article} {found}; this needs one of role {needed}")]
     WrongRole {
         /// Folder of the identity.
@@ -121,7 +121,7 @@ pub enum NetError {
         /// Reason that the peer gave.
         why: String,
     },
-    /// The peer belongs to the site, but has another role than needed.
+    /// The peer belongs to the site, but does not have the role that is needed.
     #[error("{peer} is of role {found}, not {needed}")]
     WrongRole {
         /// Description of the peer.

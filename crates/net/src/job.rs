@@ -48,7 +48,7 @@ pub struct JobFolder {
 /// Content of the file of the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobManager {
-    /// Addresses of the manager, the likeliest one first.
+    /// Addresses of the manager, the likeliest first.
     pub addresses: String,
     /// Identifies the step of the job in which the manager runs.
     pub step: String,

@@ -79,7 +79,7 @@ impl Service<Request<Body>> for SiteChannel {
     }
 
     fn call(&mut self, request: Request<Body>) -> ResponseFuture {
-        // Use the clone that was polled ready, and put a fresh one in its place.
+        // Use the clone that was polled ready, and put a fresh clone in its place.
         let other = self.channel.clone();
         let mut ready = std::mem::replace(&mut self.channel, other.clone());
         match &self.session {

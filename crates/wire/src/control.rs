@@ -85,8 +85,7 @@ pub enum WorkerOrder {
     /// Restores the functions' state, by a function of the program or of the loaded library. One descriptor: a pipe to
     /// read the state from. Sent before any client is introduced.
     Restore {
-        /// Size of the state; `None` if there is no state yet. Even then the functions that save and restore it must
-        /// exist.
+        /// Size of the state; `None` if there is no state yet. Even then a function that can save the state must exist.
         size_bytes: Option<u64>,
     },
     /// Saves the functions' state, by a function of the program or of the loaded library, and stops serving. One

@@ -77,7 +77,7 @@ pub const STORAGE_MAX: usize = 16;
 pub const PATH_BYTES_MAX: usize = 1024;
 /// Largest number of environment variables that a lease may give its workers.
 pub const VARIABLES_MAX: usize = 256;
-/// Largest number of bytes of all these variables together.
+/// Largest number of bytes of all environment variables of a lease together.
 pub const VARIABLES_BYTES_MAX: usize = 64 * 1024;
 /// Longest token of an operator's order, bytes.
 pub const ORDER_TOKEN_BYTES_MAX: usize = 128;

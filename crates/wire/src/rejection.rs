@@ -281,7 +281,7 @@ pub enum Rejection {
     /// The bytes of the library with this hash must be sent first.
     #[error("function library {0} is not on this node; send its bytes")]
     NeedCode(CodeHash),
-    /// The bytes do not have the hash they were announced with.
+    /// The bytes do not have the hash with which they were announced.
     #[error("the function library's bytes do not have the announced hash")]
     CodeMismatch,
     /// The library cannot be loaded.

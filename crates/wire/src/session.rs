@@ -201,7 +201,7 @@ impl From<UsageTotals> for crate::grpc::Usage {
     }
 }
 
-/// All zero if none was reported.
+/// All zero if no usage was reported.
 #[cfg(feature = "grpc")]
 impl From<Option<crate::grpc::Usage>> for UsageTotals {
     fn from(usage: Option<crate::grpc::Usage>) -> Self {

@@ -73,7 +73,7 @@ pub enum TokenError {
     /// The token was not minted with this key, or was altered.
     #[error("the token's authentication code is wrong")]
     Forged,
-    /// The token's key has been replaced twice since.
+    /// The token's key has been replaced twice since the token was made.
     #[error("the token's key was replaced twice since it was made; renewing its lease gets a new one")]
     Retired,
 }

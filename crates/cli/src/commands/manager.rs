@@ -49,7 +49,7 @@ pub(crate) struct ManagerArgs {
     /// Accept MUNGE credentials of this host's cluster
     #[arg(long, requires = "strangers")]
     munge: bool,
-    /// Socket of munged, if it is not the usual one
+    /// Socket of munged, if it is not the usual socket
     #[arg(long, value_name = "PATH", requires = "munge")]
     munge_socket: Option<PathBuf>,
     /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease", or over TLS

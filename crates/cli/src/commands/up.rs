@@ -52,7 +52,7 @@ pub(crate) struct UpArgs {
     background: bool,
 }
 
-/// When the platform ends.
+/// Arguments that decide when the platform ends.
 #[derive(Debug, Clone, Copy, Args)]
 struct EndArgs {
     /// How long leases may go on after SIGTERM, as for `hotlease agent` [default: they end at once, because they

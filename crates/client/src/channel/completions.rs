@@ -181,7 +181,7 @@ impl Completions {
         change(&mut state);
         state.version += 1;
         drop(state);
-        // The thread sleeps on one of the two.
+        // The thread sleeps on the condition variable or on the doorbell.
         self.changed.notify_one();
         self.doorbell.ring();
         Ok(())

@@ -38,7 +38,7 @@ struct Slot {
 
 /// State that the clones of an invoker and its functions share.
 pub(crate) struct LeasedSlots {
-    /// Unique in the process.
+    /// Number that is unique in the process.
     pub(crate) id: u64,
     pub(crate) plan: LeasePlan,
     /// All slots that were requested, granted or not.
@@ -50,7 +50,7 @@ pub(crate) struct LeasedSlots {
     pub(crate) parts: Parts,
     pub(crate) staging: Arc<Staging>,
     pub(crate) completions: Arc<Completions>,
-    /// Gives each thread another slot to begin with.
+    /// Counter that gives each thread another slot to begin with.
     spread: AtomicUsize,
     /// Number of calls of [`Invoker::wake`](crate::Invoker::wake).
     pub(crate) wakes: AtomicU64,
@@ -160,7 +160,7 @@ impl LeasedSlots {
         *self.slots[slot].channel.write().unwrap_or_else(PoisonError::into_inner) = Some(channel);
     }
 
-    /// Closes the channels of the slots from this one on.
+    /// Closes the channels of the slots from `first` on.
     pub(crate) fn close_slots(&self, first: usize) {
         for slot in &self.slots[first..] {
             let channel = slot.channel.read().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// How long a probe may take: it may include a connection that is set up lazily, over a slow network.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
-/// Environment variable with the transport, if the options name none.
+/// Environment variable with the transport, if the options name no transport.
 const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 
 /// Route to a worker, as seen from this host.
@@ -23,7 +23,7 @@ const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 pub(crate) struct WorkerRoute {
     /// Address of the worker's host.
     pub(crate) host: IpAddr,
-    /// Address of the local interface that leads there.
+    /// Address of the local interface that leads to the worker's host.
     pub(crate) local: IpAddr,
 }
 

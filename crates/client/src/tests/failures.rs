@@ -79,7 +79,7 @@ fn an_invocation_without_resubmission_fails_with_its_worker_and_whether_it_ran()
         .map(|result| result.as_ref().unwrap_err().ran())
         .collect();
     assert_eq!(ran, [RunCertainty::Unknown, RunCertainty::No, RunCertainty::No]);
-    // The slot stays as it is until a caller wants another worker there.
+    // The slot gets no other worker until a caller repairs it.
     let ran = once.submit(b"late").unwrap().wait().map_err(|error| error.ran());
     assert_eq!(ran, Err(RunCertainty::No));
     echo.pipeline().unwrap().repair().unwrap();

@@ -1,4 +1,4 @@
-//! Choice of the provider for a worker: the best one that carries bytes.
+//! Choice of the provider for a worker: the best provider that carries bytes.
 
 use crate::fake_platform::{FakePlatform, LinkBehaviour};
 use crate::{Error, LeaseOptions};

@@ -61,7 +61,7 @@ fn memory_of_an_invocation_in_flight_stays_registered_after_its_buffer_is_droppe
     let both = ids(&[&a, &b]);
     platform.allow(0);
     let in_flight = echo.submit_buffer(&a, b.slice_mut(..)).unwrap();
-    // This buffer can be made: it is registered when it is used.
+    // This buffer can be made now, because it is registered only when it is used.
     let c = platform.invoker.buffer::<u8>(SIZE).unwrap();
     let refused = |case: &str| {
         let error = echo.submit_from_buffer(&c).expect_err(case);

@@ -86,7 +86,7 @@ impl WaitingRoom {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in, and closes the one that it replaces, if any.
+    /// Lets a connection in, and closes the connection that it replaces, if any.
     pub(super) fn enter(&self, address: IpAddr, tcp: &Arc<TcpStream>) -> Result<WaitingConnection, NoRoom> {
         let (source, now) = (Source::of(address), Instant::now());
         let (sender, turn) = oneshot::channel();

@@ -145,7 +145,7 @@ impl Verdict {
 pub struct NodeId(pub [u8; 16]);
 
 impl NodeId {
-    /// Node of a member that cannot determine it.
+    /// Value for a member that cannot determine its node.
     pub const UNKNOWN: Self = Self([0; 16]);
 }
 

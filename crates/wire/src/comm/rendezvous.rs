@@ -292,7 +292,7 @@ pub enum JoinRejection {
     },
     /// Members of this name use another link.
     OtherLink {
-        /// Link of the others.
+        /// Link of the other members.
         theirs: String,
         /// Link of the receiver of this answer.
         ours: String,

@@ -102,7 +102,7 @@ pub fn node_name(host: &str, agent: impl fmt::Display) -> String {
 fn cut(mut why: String) -> String {
     if why.len() > REASON_BYTES_MAX {
         let boundary = |at: &usize| why.is_char_boundary(*at);
-        // There is a boundary at 0.
+        // There is a character boundary at 0.
         why.truncate((0..=REASON_BYTES_MAX).rev().find(boundary).unwrap_or(0));
         why.push_str(" ...");
     }

@@ -40,13 +40,13 @@ pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 pub const CLAIM_BYTES: usize = 8 + NONCE_BYTES + CODE_BYTES;
 /// Bytes of a delivery.
 pub const DELIVERY_BYTES: usize = 8 + CODE_BYTES;
-/// Bytes of the code behind the result.
+/// Bytes of the code after the result.
 pub const CONTENT_CODE_BYTES: usize = CODE_BYTES;
 
 /// A random number that is never used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// Secret of a result, which only parties have that may get the result.
+/// Secret of a result; only parties that may get the result have it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ResultSecret(pub [u8; 32]);
 

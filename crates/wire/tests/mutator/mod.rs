@@ -43,7 +43,7 @@ impl<'a> Mutator<'a> {
         Self { corpus, random }
     }
 
-    /// The next frame: a valid one after one to four changes.
+    /// The next frame: a valid frame after one to four changes.
     pub fn next(&mut self) -> Vec<u8> {
         let mut frame = self
             .corpus

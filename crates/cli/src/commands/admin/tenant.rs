@@ -81,7 +81,7 @@ struct QuotaArgs {
     /// Role of its members: user, operator or hook (the batch system's scripts)
     #[arg(long, value_parser = ["user", "operator", "hook"])]
     role: Option<String>,
-    /// Largest number of cores at the same time, or none for no bound
+    /// Largest number of cores at the same time, or `none` for no bound
     #[arg(long, value_name = "N")]
     cores: Option<Bound<u64>>,
     /// Largest number of leases at the same time

@@ -65,7 +65,7 @@ impl Queue {
                 return None;
             }
             let Some(cores) = self.cores else {
-                // Nodes of unknown size: one for each client.
+                // Nodes of unknown size: one node for each client.
                 free.push(0);
                 return Some(free.len());
             };

@@ -147,7 +147,7 @@ impl AllocatorDirectory {
                 .and_then(|data| data.modified())
                 .map(|at| at.elapsed().unwrap_or_default());
             if age.is_ok_and(|age| age > KEPT) {
-                // Tried again next time.
+                // A file that cannot be removed is tried again next time.
                 let _ = fs::remove_file(file.path());
             }
         }
@@ -158,7 +158,7 @@ impl AllocatorDirectory {
         tracing::info!(queue, "{what}");
         let path = self.path.join(LOG);
         if fs::metadata(&path).is_ok_and(|data| data.len() > LOG_BYTES_MAX) {
-            // If it fails, the log grows.
+            // If the rename fails, the log grows.
             let _ = fs::rename(&path, self.path.join("log.1"));
         }
         let now = OffsetDateTime::now_utc()

@@ -40,7 +40,7 @@ pub(crate) struct RunArgs {
     /// Put the rank before each line that a member prints: `[3] text`
     #[arg(long)]
     label: bool,
-    /// Let the other members go on when one fails
+    /// Let the other members go on when a member fails
     #[arg(long)]
     keep_going: bool,
     /// How long members may take to end after a signal, before they are killed

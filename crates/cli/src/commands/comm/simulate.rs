@@ -98,7 +98,7 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Printer) -> anyhow::Re
 }
 
 impl SimulateArgs {
-    /// Sizes for an operation; a barrier has none.
+    /// Sizes for an operation; a barrier has no size.
     fn sizes(&self, operation: Operation) -> &[usize] {
         match operation {
             Operation::Barrier => &[0],

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Time that `squeue` has; it waits for its controller.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Largest number of bytes that are read of its output.
+/// Largest number of bytes that are read of the output of `squeue`.
 const BYTES_MAX: u64 = 64 << 20;
 /// Character between the fields: no field contains it.
 const SEPARATOR: char = '\u{1f}';
@@ -46,7 +46,7 @@ pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
     // A separate thread reads, so that a squeue that writes very much or hangs is left behind after the limit.
     thread::spawn(move || done.send((text_of(output), text_of(errors))));
     let read = read.recv_timeout(LIMIT);
-    // Fails if it has ended already.
+    // Fails if `squeue` has ended already.
     let _ = child.kill();
     let status = child.wait().context("squeue")?;
     let Ok((output, errors)) = read else {

@@ -168,7 +168,7 @@ fn keys_whose_hashes_a_sender_can_choose_are_counted() {
 fn keys_that_would_exhaust_the_stack_are_refused() {
     let nested = [&b"})"[..], &[0x85_u8; 20_000], b"Ns."].concat();
     assert_eq!(refusal(&nested, 0), "a key has too many parts");
-    // Each level contains the one below it twice.
+    // Each level contains the level below it twice.
     let mut doubled = b"\x8f()".to_vec();
     for level in 0..40_u8 {
         doubled.extend([0x94, b'h', level, 0x86]);

@@ -146,7 +146,7 @@ fn jobs_of_flux_are_told_apart() {
 
 #[test]
 fn jobs_of_htcondor_are_told_apart() {
-    // Numbers of JobStatus in the appendix of its manual.
+    // Numbers of JobStatus in the appendix of HTCondor's manual.
     let output = "7.0|1||hotlease-a-1\n8.0|2||hotlease-a-2\n9.0|4|0|hotlease-a-3\n10.0|4|1|hotlease-a-4\n\
                   11.0|5||hotlease-a-5|The job's | was missing\n12.0|3||hotlease-a-6\n";
     let expected = [
