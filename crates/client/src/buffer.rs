@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 /// freed, in the client and in the workers, when the buffer is dropped and no invocation uses it any more.
 ///
 /// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that part: do not
-/// read or write the part before the invocation has resolved. (Otherwise numbers are wrong.)
+/// read or write the part before the invocation has resolved. (Otherwise results are wrong.)
 /// [`crate::Function::invoke_buffer`] borrows its buffers until the call is over.
 ///
 /// `Send + Sync`: different parts may be used by different invocations and threads at once.

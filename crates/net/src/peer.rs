@@ -14,7 +14,7 @@ pub(crate) const SCHEME: &str = "hotlease:";
 /// Role that a certificate gives its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CertificateRole {
-    /// Daemon that knows the agents and asks them for grants.
+    /// Daemon with which agents register, and which asks them for grants.
     Manager,
     /// Daemon that owns a node's cores.
     Agent,

@@ -110,9 +110,10 @@ pub enum WorkerAnswer {
     Ready {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
-        /// Time that its program has spent on imports since its process was started, microseconds; 0: no imports.
+        /// Time that the worker's program has spent on imports since the worker's process was started, microseconds; 0:
+        /// no imports.
         imports_us: u64,
-        /// Time that its own machine took to boot before that, microseconds; 0: it has no machine.
+        /// Time that the worker's own machine took to boot before that, microseconds; 0 if it has none.
         boot_us: u64,
     },
     /// The order was carried out.

@@ -28,7 +28,7 @@ use crate::limits::{INLINE_BYTES, PARTS_MAX, REGION_BYTES_MAX};
 /// The number of the express entry of a ring: see the fabric crate's `channel`.
 pub const EXPRESS_ENTRY: u32 = u32::MAX;
 
-/// A header as it stands in memory: eight words, little-endian.
+/// A header as it is in memory: eight words, little-endian.
 pub type LineWords = [u64; 8];
 
 /// The in-band sequence word: the generation of the channel, and the number of an invocation on it.
@@ -46,7 +46,7 @@ impl Seq {
         debug_assert_ne!(generation, 0);
         Self((u64::from(generation) << 32).wrapping_add(number))
     }
-    /// The word as it stands in memory.
+    /// The word as it is in memory.
     #[inline]
     pub fn word(self) -> u64 {
         self.0
@@ -87,7 +87,7 @@ impl Flags {
     pub fn inputs(self) -> usize {
         usize::from(self.0 & 0x1f)
     }
-    /// Number of buffer parts that form the output; 0: the output comes through the ring.
+    /// Number of buffer parts that form the output; 0: the output is sent through the ring.
     #[inline]
     pub fn outputs(self) -> usize {
         usize::from(self.0 >> 8)

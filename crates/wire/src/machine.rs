@@ -42,8 +42,8 @@ pub enum ToGuest {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
     },
-    /// Resumes a machine from one that was saved when it was ready. Other machines are resumed from the same saved
-    /// machine, so this message carries 64 random bytes for this machine alone. Answer: [`FromGuest::Ready`].
+    /// Resumes a machine that was saved when it was ready. Other machines are resumed from the same copy, so this
+    /// message carries 64 random bytes for this machine alone. Answer: [`FromGuest::Ready`].
     Resume {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,

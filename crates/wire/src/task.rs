@@ -302,7 +302,7 @@ impl TaskRequest {
 pub struct TaskReply {
     /// Kind of the body; see [`reply`].
     pub kind: u8,
-    /// Size of the traceback, which stands first in the body.
+    /// Size of the traceback, which is first in the body.
     pub traceback_bytes: usize,
     /// Positions after the traceback: a pickle with buffers, a plain value, or text.
     pub body: TaskLayout,

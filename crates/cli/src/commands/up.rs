@@ -240,7 +240,7 @@ async fn until_told(
     }
 }
 
-/// Returns once no lease was held for this long. Never returns without a limit.
+/// Returns once no lease was held for `limit`. Never returns without a limit.
 async fn until_idle(agent: &Agent, limit: Option<Duration>) {
     match limit {
         Some(limit) => {

@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// An invocation in flight whose output comes as bytes. It always resolves: to the output, or to an error that says
-/// whether the function ran. In a fork of the process that submitted it, it resolves to an error at once.
+/// An invocation in flight whose output is returned as bytes. It always resolves: to the output, or to an error that
+/// says whether the function ran. In a fork of the process that submitted it, it resolves to an error at once.
 ///
 /// Wait for it with [`Invocation::wait`] and its variants, or `.await` it in any executor. Dropping it discards the
 /// result; the function runs nevertheless. `Send + Sync`.

@@ -1,4 +1,4 @@
-//! Submissions of invocations, whose results come later: as futures, or by callbacks.
+//! Submissions of invocations, whose results are returned later: by futures or callbacks.
 
 use crate::Error;
 use crate::buffer::{BufferSliceMut, Input};
@@ -46,8 +46,8 @@ impl Function {
         self.start(&input.into(), wanted, true, true).map(BufferInvocation::new)
     }
 
-    /// Starts an invocation that reads its input in place; its output comes as bytes. The input must not be changed
-    /// until the future has resolved.
+    /// Starts an invocation that reads its input in place; its output is returned as bytes. The input must not be
+    /// changed until the future has resolved.
     pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
         let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&input.into(), wanted, true, true).map(Invocation::new)

@@ -191,7 +191,7 @@ impl ChannelRequest {
         Ok(error)
     }
 
-    /// Whether the output comes through the ring.
+    /// Whether the output is sent through the ring.
     pub(crate) fn output_in_ring(&self) -> bool {
         self.target.flags.outputs() == 0
     }

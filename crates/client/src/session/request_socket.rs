@@ -90,7 +90,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
                     .async_io(Interest::WRITABLE, |socket| socket.send(request, fds))
                     .await;
                 if sent.is_err() {
-                    // Nothing was sent, so no answer will come: the entry in the queue is removed.
+                    // Nothing was sent, so no answer will arrive: the entry in the queue is removed.
                     self.asking().waiting.pop_back();
                     return Err(gone());
                 }

@@ -274,7 +274,7 @@ async fn descriptors<S: AsyncRead>(
                 let _receiving = ReceivingFlag::begin(receiving);
                 let limit = ARRIVAL_LIMIT + Duration::from_secs(size_bytes >> 20);
                 let arrived = timeout(limit, async {
-                    // Fails only if the bound is closed, which it never is.
+                    // Fails only if the bound is closed, which never happens.
                     arrival = arrivals.make_room(holder.tenant(), size_bytes).await.ok();
                     memory::receive(incoming, size_bytes).await
                 });

@@ -1,7 +1,7 @@
 //! A member ↔ the rendezvous: one question, and one answer, which is sent when all members of the group have asked.
 //!
 //! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
-//! records ([`AnswerPieces`]). If the rendezvous sees a member at another address than the one on which the member
+//! records ([`AnswerPieces`]). If the rendezvous sees a member at another address than the address on which the member
 //! listens, the member is behind a NAT, and gets an answer in between:
 //!
 //! ```text
@@ -308,7 +308,7 @@ pub enum JoinRejection {
     MetWithoutYou,
     /// The rendezvous has reached its limit of relayed pairs.
     NoRelay {
-        /// Limit of pairs; 0: it never relays.
+        /// Limit of pairs; 0 if the rendezvous never relays.
         relays: u32,
     },
 }

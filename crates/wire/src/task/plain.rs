@@ -46,7 +46,7 @@ pub enum PlainItem<'a> {
     Str(&'a str),
     /// A `bytes`.
     Bytes(&'a [u8]),
-    /// A `tuple`: this many values follow; there are at least as many bytes left.
+    /// A `tuple`: this many values follow; at least this many bytes are left.
     Tuple(usize),
     /// The result of the task of this number; the caller checks that there is such a result.
     Result(u16),

@@ -68,7 +68,7 @@ impl<'a> Mutator<'a> {
             1 => frame[at] = random.random(),
             2 => frame.truncate(at),
             3 => {
-                // A number on its natural boundary, where lengths and offsets stand.
+                // A number on its natural boundary, where lengths and offsets are.
                 let width = *[2, 4, 8].choose(random).expect("three widths");
                 let at = at / width * width;
                 let edge = EDGES.choose(random).expect("edges").to_le_bytes();

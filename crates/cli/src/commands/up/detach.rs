@@ -31,7 +31,7 @@ use std::time::Duration;
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
 /// Longest report, bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
-/// Longest wait for another `up` that is ending; after that it counts as running.
+/// Longest wait for another `up` that is ending; after this time the other `up` counts as running.
 const ENDING_GRACE: Duration = Duration::from_millis(300);
 
 /// Report of the background process to the process that started it.

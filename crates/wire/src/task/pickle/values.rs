@@ -1,6 +1,6 @@
 //! Values of the pickle machine, reduced to the properties that the check of a pickle uses.
 
-/// Properties of a value that are known.
+/// Known properties of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     /// Number, bytes, or a long text.
