@@ -83,7 +83,7 @@ impl Code {
         }))
     }
 
-    /// Whether it is the library that Python workers have from the beginning.
+    /// Whether this is the library that Python workers have from the beginning.
     pub(crate) fn is_python(&self) -> bool {
         self.0.hash == python::library()
     }

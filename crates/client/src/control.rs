@@ -1,5 +1,5 @@
-//! The control thread, the one background thread of the library: control-plane sockets, lease renewal, and the news
-//! of dead workers. No invocation passes through it.
+//! The control thread, the one background thread of the library: control-plane sockets, lease renewal, and reports of
+//! dead workers. No invocation passes through it.
 
 use crate::Error;
 use hotlease_fabric::forks::PerProcess;

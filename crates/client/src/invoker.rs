@@ -114,8 +114,8 @@ impl Invoker {
         Control::get()?.run(self.inner.clone().complete(within))
     }
 
-    /// Calls `receiver` whenever another client finds no room on a node where this invoker has workers. A holder that does
-    /// not need its workers now can give them up ([`Invoker::suspend`]). The call is made on the library's control
+    /// Calls `receiver` whenever another client finds no room on a node where this invoker has workers. A holder that
+    /// does not need its workers now can give them up ([`Invoker::suspend`]). The call is made on the library's control
     /// thread and should be brief; only the first receiver has an effect.
     pub fn on_room_wanted(&self, receiver: impl Fn() + Send + Sync + 'static) {
         self.inner.plan.wanted.set(Box::new(receiver));
@@ -131,8 +131,8 @@ impl Invoker {
         self.suspend_from(0)
     }
 
-    /// Releases, as [`Invoker::suspend`] does, the leases that have only slots numbered `first` or higher; the other leases
-    /// stay.
+    /// Releases, as [`Invoker::suspend`] does, the leases that have only slots numbered `first` or higher; the other
+    /// leases stay.
     ///
     /// # Errors
     /// Errors of the connection to an agent, whose lease then ends by itself.
@@ -207,7 +207,8 @@ impl Invoker {
     pub fn buffer<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::new(elements)?;
         for slot in (0..self.slots()).step_by(usize::from(self.inner.plan.options.slots)) {
-            // If a worker is dead now, the buffer is registered with its replacement by the first call that uses the buffer.
+            // If a worker is dead now, the buffer is registered with its replacement by the first call that uses the
+            // buffer.
             if let Some(channel) = self.inner.open_channel(slot) {
                 match buffer.region().register(channel.connection()) {
                     // Other buffers are in use now, but their invocations may have ended when this buffer is used.

@@ -25,8 +25,8 @@ use std::time::Duration;
 const ENTRY_BYTES_MIN: u32 = 64;
 const REGISTERED_BYTES_DEFAULT: u64 = 16 << 30;
 
-/// How a slot of the worker waits for its next request. On a core that other threads want, each policy sleeps at once, and
-/// polls again some milliseconds later.
+/// How a slot of the worker waits for its next request. On a core that other threads want, each policy sleeps at once,
+/// and polls again some milliseconds later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
     /// Polls as long as recent arrivals make it worth while, at most for the hot budget, then sleeps. Default.
@@ -152,8 +152,8 @@ pub struct LeaseOptions {
     /// back after minutes or hours: `Duration::MAX` waits without a limit. Default: 5 s.
     pub move_within: Duration,
     /// How long the library waits for the first lease if there is no room, with pauses that grow. A refusal that
-    /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve or
-    /// may grant. Default: 0, one attempt.
+    /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve, or
+    /// is permitted to grant. Default: 0, one attempt.
     pub patience: Duration,
     /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for the best
     /// provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and `ofi` for

@@ -53,8 +53,8 @@ pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed
     }))
 }
 
-/// Makes a channel to a daemon of this host, over its Unix socket. It connects when first used, and again when the connection
-/// breaks.
+/// Makes a channel to a daemon of this host, over its Unix socket. It connects when first used, and again when the
+/// connection breaks.
 pub fn channel_to_socket(socket: PathBuf) -> Channel {
     let endpoint = Endpoint::from_static("http://hotlease");
     endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {

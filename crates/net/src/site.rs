@@ -49,7 +49,8 @@ pub struct SiteAccess {
 pub struct SiteOptions<'a> {
     /// `https://HOST:PORT`, or several of them separated by commas.
     pub manager: Option<&'a str>,
-    /// Whether the user named a manager of this node. Then variables of the environment, and the batch job, are ignored.
+    /// Whether the user named a manager of this node. Then variables of the environment, and the batch job, are
+    /// ignored.
     pub is_local: bool,
     /// Folder with a certificate.
     pub identity: Option<&'a Path>,

@@ -59,11 +59,11 @@ pub const DELEGATIONS_MAX: usize = 64;
 pub const PEERS_MAX: usize = 64;
 /// Largest number of slots of one delegation.
 pub const DELEGATED_SLOTS_MAX: usize = 1024;
-/// Largest number of connections of one worker, and of channels of one slot, that peers may have. The rest is reserved for
-/// the holder.
+/// Largest number of connections of one worker, and of channels of one slot, that peers may have. The rest is reserved
+/// for the holder.
 pub const PEER_CONNECTIONS_MAX: usize = 48;
-/// Largest number of functions of one lease whose usage is counted separately; the usage of further functions is counted
-/// together.
+/// Largest number of functions of one lease whose usage is counted separately; the usage of further functions is
+/// counted together.
 pub const FUNCTIONS_BILLED_MAX: usize = 64;
 /// Longest name of a function on a bill, bytes.
 pub const FUNCTION_LABEL_BYTES_MAX: usize = 128;

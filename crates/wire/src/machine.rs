@@ -19,8 +19,8 @@
 //!                         ◄───────── Printed + text; Ended, the last message
 //! ```
 //!
-//! A message is a [`MachineHead`], the message, and the bytes that the message carries: code, input, output, text. Neither
-//! side trusts the other's numbers: lengths are bounded before anything is allocated.
+//! A message is a [`MachineHead`], the message, and the bytes that the message carries: code, input, output, text.
+//! Neither side trusts the other's numbers: lengths are bounded before anything is allocated.
 
 use crate::DecodeError;
 use crate::ids::Epoch;

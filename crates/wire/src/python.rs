@@ -12,8 +12,8 @@ pub const FUNCTION: &str = "hotlease.call";
 /// Environment variable in which a worker finds the versions that its client expects, as `NAME=VERSION` separated by
 /// spaces.
 pub const EXPECTED: &str = "HOTLEASE_PYTHON_EXPECTED";
-/// Environment variable with the import path of the program, separated by colons. In a path, `%3A` is a colon and `%25` a percent
-/// sign.
+/// Environment variable with the import path of the program, separated by colons. In a path, `%3A` is a colon and `%25`
+/// a percent sign.
 pub const PATH: &str = "HOTLEASE_PYTHON_PATH";
 /// Environment variable with the modules that a worker imports before it accepts orders, separated by spaces. Workers
 /// with such modules can be forked from a zygote that has imported them.

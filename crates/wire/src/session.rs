@@ -71,7 +71,7 @@ pub enum SessionReply {
     Attached {
         /// The lease.
         lease: LeaseId,
-        /// Time until it expires unless renewed.
+        /// Time until the lease expires, unless it is renewed.
         ttl_ms: u64,
         /// Cores of each worker: as many as it has slots.
         workers: Vec<Vec<u32>>,
@@ -98,7 +98,7 @@ pub enum SessionReply {
     },
     /// Answer to `Renew`.
     Renewed {
-        /// Time until it expires unless renewed.
+        /// Time until the lease expires, unless it is renewed.
         ttl_ms: u64,
         /// Token that opens sessions of the lease until its new expiry, made with the agent's current key.
         token: Vec<u8>,
@@ -113,7 +113,7 @@ pub enum SessionReply {
         epoch: Epoch,
         /// Cause of the death.
         cause: Cause,
-        /// End of its output.
+        /// End of the worker's printed output.
         output: String,
         /// Last invocation of each slot that began an invocation, at most [`crate::limits::SLOTS_MAX`]: later
         /// invocations on the same channel did not run.
@@ -244,8 +244,8 @@ pub struct StartSteps {
     pub sandbox_us: Option<u64>,
     /// Booting its own kernel.
     pub boot_us: Option<u64>,
-    /// Start of its interpreter, from the end of the steps above until the program's first line. For a native worker, the
-    /// time until it accepted orders.
+    /// Start of its interpreter, from the end of the steps above until the program's first line. For a native worker,
+    /// the time until it accepted orders.
     pub interpreter_us: Option<u64>,
     /// Imports, until the worker accepted orders.
     pub imports_us: Option<u64>,

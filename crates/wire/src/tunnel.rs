@@ -1,11 +1,11 @@
 //! A session with an agent on another host: the messages of [`crate::session`] and [`crate::connection`], and the
 //! substitutes of their descriptors, as frames on a stream.
 //!
-//! A stream begins with the agent's [`TunnelFrame::Hello`] and the client's [`TunnelFrame::Session`] or [`TunnelFrame::Join`], which the
-//! agent accepts or rejects. A client without a certificate sends the first frame: [`TunnelFrame::Bearer`] for a session,
-//! [`TunnelFrame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages.
-//! A message's memory follows it on the stream without framing, one attachment after the other. A socket is kept under
-//! a ticket until the client fetches it with a separate stream.
+//! A stream begins with the agent's [`TunnelFrame::Hello`] and the client's [`TunnelFrame::Session`] or
+//! [`TunnelFrame::Join`], which the agent accepts or rejects. A client without a certificate sends the first frame:
+//! [`TunnelFrame::Bearer`] for a session, [`TunnelFrame::Join`] for a socket, whose ticket only the bearer of a session
+//! has. From then on both sides send messages. A message's memory follows it on the stream without framing, one
+//! attachment after the other. A socket is kept under a ticket until the client fetches it with a separate stream.
 //!
 //! On the stream a frame is its length (32 bits, little endian) and that many bytes. A side that has nothing else to
 //! send sends [`TunnelFrame::Alive`], so that its peer can distinguish a vanished host from a busy host.

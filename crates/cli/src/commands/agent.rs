@@ -32,12 +32,12 @@ use swapping::SwapArgs;
 
 /// Run only an agent, in the foreground
 ///
-/// SIGTERM drains: the agent grants no new leases, present leases may go on until they end, for at most
-/// --drain-within, and then the agent stops. SIGUSR1 removes: all leases end at once, their last usage is recorded,
-/// and the agent stops with status 0. With --until or --idle-limit it stops by itself, with status 0, too. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with
-/// the manager of its runtime directory as soon as that manager runs, or with a manager on another host. Functions
-/// run as the agent's own user, so it serves only tenants that it is told to serve. With `--json`, prints an object
-/// when it serves: pid, runtime_dir and endpoint (or null).
+/// SIGTERM drains: the agent grants no new leases, present leases may go on until they end, for at most --drain-within,
+/// and then the agent stops. SIGUSR1 removes: all leases end at once, their last usage is recorded, and the agent stops
+/// with status 0. With --until or --idle-limit it stops by itself, with status 0, too. SIGINT, SIGHUP or a second
+/// SIGTERM stop it without waiting. The agent registers with the manager of its runtime directory as soon as that
+/// manager runs, or with a manager on another host. Functions run as the agent's own user, so it serves only tenants
+/// that it is told to serve. With `--json`, prints an object when it serves: pid, runtime_dir and endpoint (or null).
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]

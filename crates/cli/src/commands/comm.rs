@@ -48,7 +48,7 @@ struct RendezvousArgs {
     /// Read the secret from this file; may be given more than once, for members with different secrets
     #[arg(long = "secret-file", value_name = "FILE")]
     secret_files: Vec<PathBuf>,
-    /// Largest number of pairs of members to relay at the same time, if they cannot reach each other; 0: none (default: 1024)
+    /// Largest number of pairs of members to relay at a time, if they cannot reach each other; 0: none (default: 1024)
     #[arg(long, value_name = "PAIRS")]
     relays: Option<u32>,
 }

@@ -23,12 +23,12 @@ use tokio::runtime::Runtime;
 
 /// Start the platform on this host, or on the nodes of a batch job
 ///
-/// On this host: manager and agent in one process. In a job of Slurm: `srun hotlease up`, one task on each node, starts a
-/// manager on the first node and an agent on each, which only the job's user can use; programs of the job find it
-/// without an argument. Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (after a while if --drain-within is given), SIGUSR1
-/// or `hotlease down`: leases end, and no process and no socket remains. With `--json`, prints an object when it
-/// serves: pid, version, runtime_dir, agent, cores, pool (number of waiting workers so far), log (or null); in a job: job,
-/// step, folder, managers, nodes, cores.
+/// On this host: manager and agent in one process. In a job of Slurm: `srun hotlease up`, one task on each node, starts
+/// a manager on the first node and an agent on each, which only the job's user can use; programs of the job find it
+/// without an argument. Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (after a while if --drain-within
+/// is given), SIGUSR1 or `hotlease down`: leases end, and no process and no socket remains. With `--json`, prints an
+/// object when it serves: pid, version, runtime_dir, agent, cores, pool (number of waiting workers so far), log (or
+/// null); in a job: job, step, folder, managers, nodes, cores.
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Go to the background once it serves

@@ -46,8 +46,8 @@ pub(crate) struct UnansweredCall {
     pub(crate) invocation: InvocationId,
     /// Number of entries of its channel.
     pub(crate) depth: u32,
-    /// Whether all earlier invocations of its channel were answered, so that the worker, which serves in order, may
-    /// have started it.
+    /// Whether all earlier invocations of the channel were answered, so that the worker, which serves in order, may
+    /// have started this invocation.
     pub(crate) first: bool,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limit for starting workers: attaching waits for it, and connecting may start a worker again.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Extra time where a virtual machine has to boot: the agent itself gives up after two minutes.
+/// Extra time if a virtual machine has to boot: the agent itself gives up after two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(130);
 
 /// Expectations of a lease before the agent's first answer.

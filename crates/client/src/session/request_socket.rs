@@ -19,8 +19,8 @@ pub(crate) type AnswerMessage<R> = (R, Vec<ForeignDescriptor>);
 
 /// One end of a socket on which every request gets one answer, in order; events may arrive between answers.
 ///
-/// One task reads ([`RequestSocket::next`]) and passes each answer to its requester ([`RequestSocket::answer`]); any number of tasks
-/// ask. Used on the control thread only.
+/// One task reads ([`RequestSocket::next`]) and passes each answer to its requester ([`RequestSocket::answer`]); any
+/// number of tasks ask. Used on the control thread only.
 pub(crate) struct RequestSocket<R> {
     socket: AsyncFd<Socket>,
     /// Held while a request is sent, so that requests leave in the order in which answers are awaited.

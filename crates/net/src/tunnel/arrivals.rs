@@ -25,8 +25,8 @@ pub(super) struct Arrival {
 }
 
 impl Arrivals {
-    /// Allows libraries of `bytes` for all tenants together, and of `of_tenant_bytes` for each tenant; both are rounded down to
-    /// whole KiB.
+    /// Allows libraries of `bytes` for all tenants together, and of `of_tenant_bytes` for each tenant; both are rounded
+    /// down to whole KiB.
     pub fn new(bytes: u64, of_tenant_bytes: u64) -> Self {
         let kib = |bytes: u64| (bytes / KIB) as usize;
         Self {

@@ -20,11 +20,11 @@ pub enum JobShare {
     Node,
     /// Parts of the node.
     Part {
-        /// Its cores; the agent may use fewer than all of them.
+        /// Cores of the job; the agent may use fewer than all of them.
         cores: BTreeSet<u32>,
-        /// Numbers of its GPUs.
+        /// Numbers of the job's GPUs.
         gpus: BTreeSet<u32>,
-        /// Its memory, bytes.
+        /// Memory of the job, bytes.
         memory_bytes: u64,
     },
 }
@@ -70,28 +70,28 @@ impl JobSharing {
 /// A job, as the batch system describes it. A name is empty if the batch system does not report it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchJob {
-    /// Its number.
+    /// Number of the job.
     pub id: JobId,
     /// Name of its user.
     pub user: String,
-    /// Its partition, or queue.
+    /// Partition, or queue, of the job.
     pub partition: String,
-    /// Account that pays for it.
+    /// Account that pays for the job.
     pub account: String,
     /// Features that its nodes must have, as its user wrote them.
     pub constraint: String,
-    /// Its comment, or the beginning of it.
+    /// Comment of the job, or the beginning of the comment.
     pub comment: String,
     /// Number of its nodes; 0: not known.
     pub nodes: u32,
-    /// Whether it lets others use its nodes.
+    /// Whether the job lets others use its nodes.
     pub sharing: JobSharing,
     /// Numbers of the GPUs of this node that the batch system assigns to the job; `None` if it reports nothing about
     /// GPUs.
     pub gpus: Option<BTreeSet<u32>>,
     /// Name that its control group may have in place of the job's number.
     pub group: String,
-    /// Resources of this node that it may use.
+    /// Resources of this node that the job may use.
     pub share: JobShare,
 }
 

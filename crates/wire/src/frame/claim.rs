@@ -35,8 +35,8 @@ impl RequestHeader {
     /// Word of a line in which claims are made: the word with the flags.
     pub const CLAIM_WORD: usize = 1;
 
-    /// Adds a claim to the word [`CLAIM_WORD`](Self::CLAIM_WORD) of a line; `None` if the request cannot be withdrawn, or was
-    /// claimed before.
+    /// Adds a claim to the word [`CLAIM_WORD`](Self::CLAIM_WORD) of a line; `None` if the request cannot be withdrawn,
+    /// or was claimed before.
     #[inline]
     pub fn claimed(word: u64, claim: RequestClaim) -> Option<u64> {
         let flags = (word >> 48) as u16 & (Flags::WITHDRAWABLE.0 | Flags::CLAIMS);

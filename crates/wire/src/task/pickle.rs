@@ -31,7 +31,8 @@ pub mod uses {
     pub const ITEMS: u8 = 16;
     /// Call it to get a class of the receiver, with which all of the above may be done.
     pub const CLASS: u8 = 32;
-    /// Its objects are freed by recursion, without the limit that lists, dicts and objects of Python classes have.
+    /// Objects that it makes are freed by recursion, without the limit that lists, dicts and objects of Python classes
+    /// have.
     pub const FRAIL: u8 = 64;
     /// Uses of a class of the receiver.
     pub const OF_CLASS: u8 = VALUE | CALL | STATE | ITEMS;
@@ -79,8 +80,8 @@ struct Check<'a> {
     late_links: u16,
 }
 
-/// Checks a pickle; `look` returns the [`uses`] of a name in a module. Returns the number of keys, and of items of sets, whose
-/// hashes the sender may have chosen.
+/// Checks a pickle; `look` returns the [`uses`] of a name in a module. Returns the number of keys, and of items of
+/// sets, whose hashes the sender may have chosen.
 pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) -> Result<u64, PickleRefusal<E>> {
     let mut check = Check {
         pickle,

@@ -11,10 +11,10 @@ const STB_GLOBAL: u8 = 1;
 
 /// A dynamic symbol.
 pub struct Symbol {
-    /// Its name.
+    /// Name of the symbol.
     pub name: Vec<u8>,
     kind: u8,
-    /// Offset of its name in the string table, if the writer is not to choose it.
+    /// Offset of the name in the string table, if the writer is not to choose it.
     pub name_offset: Option<u32>,
     section: u16,
 }

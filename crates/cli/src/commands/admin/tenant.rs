@@ -87,7 +87,8 @@ struct QuotaArgs {
     /// Largest number of leases at the same time
     #[arg(long, value_name = "N")]
     leases: Option<Bound<u64>>,
-    /// Largest amount of memory that its leases may request at the same time, such as 64G; each lease must then request a bound
+    /// Largest amount of memory that its leases may request at the same time, such as 64G; each lease must then request
+    /// a bound
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<Bound<u64>>,
     /// Largest number of GPUs at the same time

@@ -81,17 +81,17 @@ pub(super) struct Trouble {
 /// A job of agents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PilotJob {
-    /// Its name at the batch system, which no other job has.
+    /// Name of the job at the batch system, which no other job has.
     pub name: String,
     /// Queue to which it was submitted.
     pub queue: String,
-    /// Its number, once the batch system has assigned a number.
+    /// Number of the job, once the batch system has assigned it.
     pub number: Option<String>,
-    /// Its nodes.
+    /// Number of the job's nodes.
     pub nodes: u32,
     /// When it was submitted, milliseconds since 1970.
     pub submitted_ms: u64,
-    /// Its progress.
+    /// Progress of the job.
     pub phase: JobPhase,
     /// Reason for the phase, in the batch system's words; may be empty.
     pub reason: String,
@@ -104,7 +104,7 @@ pub(super) struct PilotJob {
     /// Whether the queue keeps the job although no client waits: its agents do not end when they are idle.
     #[serde(default)]
     pub stays: bool,
-    /// Whether the allocator has cancelled it.
+    /// Whether the allocator has cancelled the job.
     #[serde(default)]
     pub dismissed: bool,
 }
@@ -113,30 +113,30 @@ pub(super) struct PilotJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum JobPhase {
-    /// The command that submits it has not answered, or was interrupted.
+    /// The command that submits the job has not answered, or was interrupted.
     Submitting,
-    /// It waits for nodes.
+    /// The job waits for nodes.
     Pending,
-    /// It does not start until its user or an administrator releases it.
+    /// The job does not start until its user or an administrator releases it.
     Held,
-    /// It has nodes.
+    /// The job has its nodes.
     Running,
-    /// It ended by itself.
+    /// The job ended by itself.
     Completed,
-    /// It ended at its time limit.
+    /// The job ended at its time limit.
     OutOfTime,
-    /// It ended for a job of a higher priority.
+    /// The job was ended for a job of a higher priority.
     Preempted,
-    /// It was cancelled.
+    /// The job was cancelled.
     Cancelled,
-    /// It, or its node, failed.
+    /// The job, or its node, failed.
     Failed,
-    /// The batch system no longer lists it.
+    /// The batch system no longer lists the job.
     Lost,
 }
 
 impl JobPhase {
-    /// Whether it has ended.
+    /// Whether the job has ended.
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Self::Submitting | Self::Pending | Self::Held | Self::Running)
     }
@@ -162,11 +162,11 @@ impl fmt::Display for JobPhase {
 /// A job as the batch system lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ListedJob {
-    /// Its number.
+    /// Number of the job.
     pub number: String,
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// Its progress; `None` if the batch system's word for it is unknown.
+    /// Progress of the job; `None` if the batch system's word for it is unknown.
     pub phase: Option<JobPhase>,
     /// Reason for the phase.
     pub reason: String,

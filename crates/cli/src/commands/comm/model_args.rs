@@ -27,7 +27,7 @@ pub(super) struct ModelFileArgs {
     /// Times and prices of links, a TOML file such as crates/collectives/src/model/prices.toml, which is built in
     #[arg(long, value_name = "FILE", env = "HOTLEASE_COMM_PRICES", hide_env_values = true)]
     prices: Option<PathBuf>,
-    /// Rules for choosing algorithms, a TOML file such as crates/collectives/src/choice/built_in.toml, which is built in
+    /// Rules for choosing algorithms, a TOML file like crates/collectives/src/choice/built_in.toml, which is built in
     #[arg(long, value_name = "FILE", env = "HOTLEASE_COMM_TABLE", hide_env_values = true)]
     table: Option<PathBuf>,
 }

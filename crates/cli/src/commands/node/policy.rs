@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Explain what a policy does to the jobs that run now, or to a job that options describe
 ///
-/// The jobs are those that `squeue` lists. Without Slurm, or with one of the options of a job, the policy is tried on the
-/// job that the options describe. A policy that cannot be used is an error that says what is wrong, and where. With
+/// The jobs are those that `squeue` lists. Without Slurm, or with one of the options of a job, the policy is tried on
+/// the job that the options describe. A policy that cannot be used is an error that says what is wrong, and where. With
 /// `--json`, prints an object for each job: job (its number; 0: described by options), user, account, partition, nodes,
 /// company (true or false), rule (number of the rule by which it has company, or null), why.
 #[derive(Debug, Args)]
@@ -29,28 +29,28 @@ pub(super) struct CheckArgs {
 /// Description of a job.
 #[derive(Debug, Args)]
 struct JobArgs {
-    /// Partition of a job
+    /// Partition of the job
     #[arg(long, value_name = "NAME", help_heading = "A job")]
     partition: Option<String>,
-    /// Its account
+    /// Account of the job
     #[arg(long, value_name = "NAME", help_heading = "A job")]
     account: Option<String>,
-    /// Its user
+    /// User of the job
     #[arg(long, value_name = "NAME", help_heading = "A job")]
     user: Option<String>,
-    /// Its constraint, as `sbatch` takes it
+    /// Constraint of the job, as `sbatch` takes it
     #[arg(long, value_name = "FEATURES", help_heading = "A job")]
     constraint: Option<String>,
-    /// Its comment
+    /// Comment of the job
     #[arg(long, value_name = "TEXT", help_heading = "A job")]
     comment: Option<String>,
-    /// Number of its nodes [default: 1]
+    /// Number of nodes of the job [default: 1]
     #[arg(long, value_name = "N", help_heading = "A job")]
     nodes: Option<u32>,
-    /// It was submitted with --oversubscribe
+    /// The job was submitted with --oversubscribe
     #[arg(long, conflicts_with = "exclusive", help_heading = "A job")]
     oversubscribe: bool,
-    /// It was submitted with --exclusive
+    /// The job was submitted with --exclusive
     #[arg(long, help_heading = "A job")]
     exclusive: bool,
 }

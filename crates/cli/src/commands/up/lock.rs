@@ -21,7 +21,7 @@ pub(crate) const UP_LOCK: &str = "up.lock";
 /// File with the holder's pid, for users.
 const UP_PID: &str = "up.pid";
 /// Time to wait for the lock before it counts as held: its holder may be ending, or a `down` that waits for the holder
-/// may have it.
+/// may have the lock.
 const HOLDER_GRACE: Duration = Duration::from_millis(300);
 
 /// The right to be the only `up` of a runtime directory.

@@ -19,8 +19,8 @@ impl LeasedSlots {
     /// Opens a slot's channel again, on a new incarnation of its worker or on a new lease; returns the channel. Waits
     /// for another task that repairs the same part.
     ///
-    /// It ends with an error as soon as the invoker is deallocated. While it waits, it does not keep the slots alive:
-    /// otherwise an invoker that is dropped meanwhile would still get a lease.
+    /// The repair ends with an error as soon as the invoker is deallocated. While it waits, it does not keep the slots
+    /// alive: otherwise an invoker that is dropped meanwhile would still get a lease.
     pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
         let slots = usize::from(self.plan.options.slots);
         let worker = (slot / slots) as u16;
@@ -81,8 +81,8 @@ impl LeasedSlots {
         }
     }
 
-    /// Waits for a step of a repair; fails at once when the invoker is deallocated or dropped. The slots are not kept alive
-    /// meanwhile.
+    /// Waits for a step of a repair; fails at once when the invoker is deallocated or dropped. The slots are not kept
+    /// alive meanwhile.
     async fn wait_open<T>(
         self: Arc<Self>,
         closing: &mut watch::Receiver<bool>,

@@ -1,9 +1,9 @@
 //! Table of the connections whose peer is not known yet. It decides which connection begins its handshake, and which is
 //! closed to make room for another.
 //!
-//! A connection is *silent* until its first byte arrives, then *ready* until it has a place among the handshakes. Silent
-//! and ready connections are in the room, where each costs a descriptor. Only handshakes cost memory and processor time;
-//! so handshakes are limited for each source, and the room only in total.
+//! A connection is *silent* until its first byte arrives, then *ready* until it has a place among the handshakes.
+//! Silent and ready connections are in the room, where each costs a descriptor. Only handshakes cost memory and
+//! processor time; so handshakes are limited for each source, and the room only in total.
 //!
 //! A full room makes place for a new connection, in this order:
 //!
@@ -59,7 +59,7 @@ pub(super) struct ConnectionNumber {
 /// Reason why a connection cannot enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// Its source has more connections in the room than any other source.
+    /// The connection's source has more connections in the room than any other source.
     SourceFull,
     /// No source has more than its share; there will be room soon.
     Full,
