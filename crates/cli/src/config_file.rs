@@ -18,10 +18,10 @@ const OPTION: &str = "--config";
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The option itself, for the commands that have it; [`expand`] reads it before the command line is parsed.
+/// The option `--config`, for the commands that have it; [`expand`] reads it before the command line is parsed.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// Options from a TOML file, named as here; the command line overrides them
+    /// Options from a TOML file, by their names in this list; the command line overrides them
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

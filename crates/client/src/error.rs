@@ -105,7 +105,7 @@ pub enum Error {
         /// The function's output.
         output: Vec<u8>,
     },
-    /// The function ran and had more output than there was room for.
+    /// The function ran, and its output is larger than the capacity that the caller offered.
     #[error(
         "the function's output of {produced} bytes is larger than the {capacity} bytes offered; pass a larger output, or set `output_bytes`"
     )]

@@ -140,8 +140,8 @@ impl Session {
         Ok(again.call(with(header)).await?)
     }
 
-    /// Returns the session's header. Signs in first if there is no session, if it is due for renewal, or if `spent` is
-    /// its header.
+    /// Returns the session's header. Signs in first if there is no session, if the session is due for renewal, or if
+    /// `spent` is the session's header.
     async fn header(&self, channel: &Channel, spent: Option<&HeaderValue>) -> Result<HeaderValue, BoxError> {
         let mut held = self.held.lock().await;
         if let Some(held) = held.as_ref()

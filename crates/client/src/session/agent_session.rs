@@ -412,7 +412,7 @@ impl SessionState {
         }
     }
 
-    /// Reads until the session ends, and distributes the news.
+    /// Reads messages until the session ends: records events, and passes answers to their requesters.
     async fn read(self: Arc<Self>) {
         while let Some((reply, fds)) = self.link.next().await {
             match reply {

@@ -169,8 +169,8 @@ impl Region {
             return false;
         }
         // If the buffer's reference is gone, the two references are the caller's and an invocation's. Then the load
-        // below sees `owned` as it was written before the buffer's reference was dropped. The fence also orders what
-        // follows after the end of every invocation.
+        // below sees `owned` as it was written before the buffer's reference was dropped. The fence also orders later
+        // accesses after the end of every invocation.
         atomic::fence(Ordering::Acquire);
         self.owned.load(Ordering::Relaxed)
     }
