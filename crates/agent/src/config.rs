@@ -38,7 +38,7 @@ pub struct SharedByTenants {
 /// Service of an agent for other hosts, beside its Unix sockets.
 #[derive(Debug, Clone)]
 pub struct AgentNetwork {
-    /// Address of its TLS port; port 0 for any free one.
+    /// Address of the agent's TLS port; port 0 for any free port.
     pub listen: SocketAddr,
     /// Address to which other hosts are told to connect (default: `listen`, or if that means all addresses, the first
     /// host of the certificate).
@@ -50,7 +50,7 @@ pub struct AgentNetwork {
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
-    /// Resources that several tenants may share here (default: none; an agent whose tenants would share some does not start).
+    /// Resources that tenants may share here (default: none). An agent whose tenants would share others does not start.
     pub shared: SharedByTenants,
     /// Limits of the port on strangers and peers.
     pub limits: Limits,
@@ -77,9 +77,9 @@ impl AgentNetwork {
 /// Settings of an agent. [`AgentConfig::new`] sets the defaults; change them as needed.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// Directory of its sockets, owned by the agent's user alone. No default.
+    /// Directory of the agent's sockets, owned by the agent's user alone. No default.
     pub runtime_dir: PathBuf,
-    /// The manager's socket; without one the agent serves alone (default: `manager.sock` in the runtime directory).
+    /// The manager's socket (default: `manager.sock` in the runtime directory); `None` if there is no manager.
     pub manager_socket: Option<PathBuf>,
     /// The program that workers run (default: found as [`hotlease_sandbox::Launcher::find`] says).
     pub worker_binary: Option<PathBuf>,
@@ -101,61 +101,61 @@ pub struct AgentConfig {
     /// Virtual machines of kind `microvm` (default: QEMU with the processor's help, the newest kernel in `/boot`, 1
     /// GiB).
     pub sandbox_machine: Machine,
-    /// Cores that it offers (default: all that it may run on).
+    /// Cores that the agent offers (default: all cores that it may run on).
     pub cores: CoreChoice,
-    /// Native workers to keep started and unassigned: this many in the default kind of sandbox (`sandbox`), and at most
-    /// this many in each other kind. Default: as many as leases are likely to need, judged by past leases; at first, in
-    /// the default kind, as many as cores are offered, unless they are virtual machines.
+    /// Number of native workers to keep started and unassigned in the default kind of sandbox (`sandbox`), and their
+    /// largest number in each other kind. Default: as many as leases are likely to need, judged by past leases; at
+    /// first, one for each offered core in the default kind, or none if these workers are virtual machines.
     pub pool: Option<usize>,
-    /// Largest number of interpreters that wait for the next leases of the same kind, but never more than cores are offered
-    /// (default: 0, because they run a tenant's code without being billed; `hotlease up`, where all tenants are the
-    /// same user: 16).
+    /// Largest number of interpreters that wait for the next leases of the same kind; never more than the offered
+    /// cores. Default: 0, because these interpreters run a tenant's code without being billed. With `hotlease up`,
+    /// where all tenants are the same user: 16.
     pub spares: usize,
-    /// Memory that leases may ask for in all, bytes (default: all of the host's).
+    /// Total memory that leases may ask for, bytes (default: all memory of the host).
     pub memory_bytes: Option<u64>,
-    /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
+    /// Number of GPUs that the agent offers; they are numbered from 0 (default: 0; at most 1024).
     pub gpus: u32,
-    /// Whether it offers `gpus` GPUs even if the host shows fewer (default: no).
+    /// Whether the agent offers `gpus` GPUs even if the host shows fewer (default: no).
     pub unseen_gpus: bool,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
     /// Bounds of leases: their time to live, duration and idle time (default: none).
     pub bounds: LeaseBounds,
-    /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
+    /// Number of warm slots that the agent grants on one shared core; 0 if it shares no core (default: 4; at most 64).
     pub warm_slots_per_core: u32,
     /// Longest duration of an invocation on a shared core (default: 10 s; 1 ms to 1 h).
     pub shared_call_limit: Duration,
     /// Time for which a worker of a lease may be stopped by a signal before it is killed and replaced (default: 10 s; 100
     /// ms to 24 h).
     pub stopped_limit: Duration,
-    /// Largest number of cores that one tenant may hold by leases that clients ask the agent for directly; `None`: only managers may
-    /// ask, because only they know quotas (default: `None`).
+    /// Largest number of cores that one tenant may hold by leases that clients ask the agent for directly. `None` if
+    /// only managers may ask, because only managers have the quotas (default: `None`).
     pub direct: Option<u32>,
     /// Time after which the key of lease tokens is replaced (default: 24 h; at least 1 s).
     pub token_key_rotation: Duration,
-    /// Largest number of GPUs that one tenant may hold by such direct leases (default: 0).
+    /// Largest number of GPUs that one tenant may hold by leases that clients ask the agent for directly (default: 0).
     pub direct_gpus: u32,
     /// Service for other hosts (default: none).
     pub network: Option<AgentNetwork>,
-    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that starts
-    /// meanwhile knows of it (default: none).
+    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that
+    /// starts during the job finds it (default: none).
     pub batch_jobs: Option<PathBuf>,
-    /// The site's policy: which of these jobs have company (default: none, so leases use idle nodes only).
+    /// The site's policy: which batch jobs have company (default: none, so leases use idle nodes only).
     pub batch_policy: Option<PathBuf>,
-    /// Folder where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
+    /// Folder where the control groups of batch jobs are mounted (default: `/sys/fs/cgroup`).
     pub batch_groups: PathBuf,
     /// Name of the node in listings and messages (default: the host's name).
     pub node_name: Option<String>,
-    /// Time at which the node is taken away, such as the end of a batch job: no lease lasts that long, and the agent drains
-    /// before (default: none).
+    /// Time at which the node is taken away, such as the end of a batch job. All leases end before, because the agent
+    /// drains in time (default: none).
     pub until: Option<SystemTime>,
-    /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
-    /// none; the identity is kept in the runtime directory, and usage in memory).
+    /// Directory of identity and usage journal, owned by the agent's user alone, on a local disk (default: none; then
+    /// the identity is in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
 }
 
 impl AgentConfig {
-    /// Reason why no host could carry out the settings; `None`: there is none.
+    /// Reason why no host could carry out the settings; `None` if there is no such reason.
     pub(crate) fn fault(&self) -> Option<String> {
         let stopped_limits = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);

@@ -1,8 +1,8 @@
 //! Control groups of Slurm's jobs: what the kernel lets each job use.
 //!
 //! Version 1: `cpuset/slurm/uid_U/job_J`, and the same below `memory` and `devices`; version 2:
-//! `system.slice/slurmstepd.scope/job_J`. Where several slurmd run on a node, the name of the node is a part of `slurm` and
-//! of `slurmstepd.scope`. Versions of Slurm that name a job's group by another identifier were not tested.
+//! `system.slice/slurmstepd.scope/job_J`. If several slurmd run on a node, the names `slurm` and `slurmstepd.scope`
+//! contain the node's name. Versions of Slurm that name a job's group by another identifier were not tested.
 
 use hotlease_wire::batch::CORE_MAX;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 
 /// Folder where control groups are mounted.
 pub(crate) const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Largest number of groups of jobs on one node.
+/// Largest number of job groups on one node.
 const GROUPS_MAX: usize = 8192;
 /// Longest file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 10;
-/// A limit of memory of this size or more means that there is none: version 1 writes the largest number of pages.
+/// A memory limit of this many bytes or more means "no limit", for which version 1 writes the largest number of pages.
 const UNLIMITED: u64 = 1 << 60;
 /// Hierarchies of version 1 in which a job may have a group.
 const HIERARCHIES: [&str; 4] = ["cpuset", "memory", "devices", "freezer"];
-/// Folder beside those of the jobs in version 2.
+/// Folder of version 2 that is beside the jobs' folders and belongs to no job.
 const NO_JOB: &str = "system";
 /// Major numbers of NVIDIA's devices, and of render nodes, whose minor numbers begin at 128.
 const NVIDIA: &str = "195";
@@ -61,7 +61,7 @@ pub(crate) enum GroupGpus {
     All,
     /// The GPUs with these numbers.
     Listed(BTreeSet<u32>),
-    /// The group does not say: version 2 keeps devices in a program of the kernel, which cannot be read.
+    /// The group's files do not name GPUs: version 2 has its list of devices in a kernel program, which cannot be read.
     Untold,
 }
 
@@ -70,7 +70,7 @@ impl ControlGroups {
         Self { root }
     }
 
-    /// Groups of jobs that are there now.
+    /// Groups of jobs that exist now.
     pub fn list(&self) -> io::Result<GroupListing> {
         let mut listing = GroupListing::new();
         for hierarchy in HIERARCHIES {
@@ -93,7 +93,7 @@ impl ControlGroups {
     }
 }
 
-/// Names of folders that pass; none where the folder is not there.
+/// Paths of the folders in `folder` whose names pass; empty if `folder` does not exist.
 fn folders_in(folder: &Path, passes: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -104,7 +104,7 @@ fn folders_in(folder: &Path, passes: impl Fn(&str) -> bool) -> io::Result<Vec<Pa
     for entry in entries {
         let entry = match entry {
             Ok(entry) => entry,
-            // It has gone since the folder was opened.
+            // The entry was removed after the folder was opened.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -147,8 +147,8 @@ impl JobGroup {
         };
         let cpuset = folder("cpuset")?;
         let mut cores = cores_in(&read(&cpuset.join("cpuset.cpus"))?)?;
-        // Kernels before 3.17 have no such file. Until a change has taken effect, a core that the job may use may stand
-        // in one of the two files only.
+        // Kernels before 3.17 do not have this file. While a change takes effect, only one of the two files may list a
+        // core that the job can use.
         if let Some(text) = read_if_there(&cpuset.join("cpuset.effective_cpus"))? {
             cores.extend(cores_in(&text)?);
         }
@@ -216,7 +216,7 @@ fn cores_in(text: &str) -> Result<BTreeSet<u32>, String> {
     Ok(cores)
 }
 
-/// Bytes of a limit; `u64::MAX`: there is none.
+/// Bytes of a memory limit; `u64::MAX` if there is no limit.
 fn memory_in(text: &str) -> Result<u64, String> {
     let text = text.trim();
     if text == "max" {
@@ -226,8 +226,8 @@ fn memory_in(text: &str) -> Result<u64, String> {
     Ok(if bytes >= UNLIMITED { u64::MAX } else { bytes })
 }
 
-/// GPUs of the devices that a group may use, one device a line: `c 195:0 rwm`. A line that is not understood may name
-/// any GPU, so all GPUs count.
+/// GPUs of the devices that a group may use, one device a line: `c 195:0 rwm`. A line that cannot be parsed could name
+/// any GPU, so the result is then all GPUs.
 fn gpus_in(text: &str) -> GroupGpus {
     let mut gpus = BTreeSet::new();
     for line in text.lines() {
@@ -235,7 +235,7 @@ fn gpus_in(text: &str) -> GroupGpus {
         let [kind, numbers, access] = words[..] else {
             return GroupGpus::All;
         };
-        // A permission to make device files gives no use of the device.
+        // The permission to create a device's file (`m`) does not include the use of the device.
         if kind == "b" || !access.contains(['r', 'w']) {
             continue;
         }
@@ -250,7 +250,7 @@ fn gpus_in(text: &str) -> GroupGpus {
             _ => continue,
         };
         match minor.parse::<u32>() {
-            // The devices that control all GPUs (NVIDIA: 254 and 255), and those of screens, are no GPU.
+            // Devices that control all GPUs (NVIDIA: 254 and 255) and devices of screens are not GPUs.
             Ok(minor) => gpus.extend(
                 minor
                     .checked_sub(first)
@@ -303,7 +303,7 @@ mod tests {
             gpus: GroupGpus::Listed([1].into()),
         };
         assert_eq!(limits(root.path(), "17"), Ok(expected.clone()));
-        // A change that has not taken effect yet: the job may use what it had, and what it gets.
+        // A change that has not taken effect yet: the job may use both its old and its new cores.
         files(root.path(), &[(&format!("cpuset/{job}/cpuset.cpus"), "5")]);
         assert_eq!(
             limits(root.path(), "17").map(|limits| limits.cores),

@@ -1,8 +1,8 @@
-//! Shares of the batch jobs on a node, by what their control groups say and what the site's policy allows.
+//! Shares of the batch jobs on a node, determined by their control groups and the site's policy.
 //!
-//! A job has the whole node from its prolog on. If the policy gives it company, its share becomes what its control
-//! group allows, as soon as that group is there. Whenever the group is not there, cannot be read, or may be that of an
-//! earlier run, the whole node is the job's again.
+//! A job has the whole node from its prolog on. If the policy gives the job company, its share shrinks to the limits of
+//! its control group, as soon as this group exists. Whenever the group does not exist, cannot be read, or could be the
+//! group of an earlier run, the job has the whole node again.
 
 use super::control_groups::{GroupGpus, GroupLimits};
 use super::hours::WeekMinute;
@@ -22,14 +22,14 @@ pub(crate) type GroupSight = Result<BTreeMap<String, Result<GroupLimits, String>
 /// Resources of a node that its agent may use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeParts {
-    /// Cores, first those that it does not offer.
+    /// Cores. The cores that the agent does not offer come first.
     pub cores: Vec<u32>,
     /// Memory, bytes; 0: not known.
     pub memory_bytes: u64,
     pub gpus: u32,
 }
 
-/// Conditions of a look at the control groups.
+/// Inputs of a look at the control groups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LookTerms<'t> {
     pub policy: &'t SitePolicy,
@@ -43,9 +43,9 @@ pub(crate) struct LookTerms<'t> {
 /// Change that a look has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobChange {
-    /// The job may use this from now on.
+    /// The job may use this share from now on.
     Share(JobId, JobShare),
-    /// It has ended, without an epilog.
+    /// The job has ended, without an epilog.
     End(JobId),
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum JobChange {
 #[derive(Debug, Default)]
 pub(crate) struct JobFollower {
     jobs: BTreeMap<JobId, FollowedJob>,
-    /// Groups of jobs whose epilog has come, as long as they are there.
+    /// Control groups that still exist after the epilog of their job.
     left_behind: BTreeSet<String>,
 }
 
@@ -65,7 +65,7 @@ struct FollowedJob {
     why: String,
     /// Time at which its control group was last seen; at first, the time at which the agent learned of the job.
     since: Duration,
-    /// Whether its group counts as the group of an earlier run, until the group has been gone once.
+    /// Whether its group counts as the group of an earlier run: it does until the group has been gone once.
     is_stale: bool,
     /// Whether the job is known only by its control group: it had no prolog, and may have no epilog.
     is_found: bool,
@@ -85,8 +85,8 @@ impl JobFollower {
             .map(|followed| (&followed.job, followed.why.as_str()))
     }
 
-    /// Notes a job whose prolog runs, and which has the whole node. A group that is there already is that of an earlier
-    /// run.
+    /// Notes a job whose prolog runs; the job has the whole node. A group of this job that exists already is the group
+    /// of an earlier run.
     pub fn begin<'g>(&mut self, job: BatchJob, now: Duration, groups: impl Iterator<Item = &'g str>) {
         let mut groups = groups;
         let id = job.id;
@@ -96,7 +96,7 @@ impl JobFollower {
         }
     }
 
-    /// Notes a job that runs since before the agent's start.
+    /// Notes a job that began before the agent's start.
     pub fn recall(&mut self, job: BatchJob, now: Duration) {
         self.insert(job, now, "it was there before the agent");
     }
@@ -112,7 +112,7 @@ impl JobFollower {
         self.jobs.insert(followed.job.id, followed);
     }
 
-    /// Forgets a job whose epilog has come. Its group may be there for a while.
+    /// Forgets a job whose epilog has come. Its group may still exist for a while.
     pub fn end<'g>(&mut self, job: JobId, groups: impl Iterator<Item = &'g str>) {
         let ended = self.jobs.remove(&job);
         let is_its = |name: &&str| match &ended {
@@ -165,7 +165,7 @@ impl JobFollower {
         }
     }
 
-    /// Forgets jobs that have ended without an epilog: their group, which lives as long as the job, is gone.
+    /// Forgets jobs that count as ended without an epilog, because their groups have been gone for long enough.
     fn end_those_gone(
         &mut self,
         groups: &BTreeMap<String, Result<GroupLimits, String>>,
@@ -229,7 +229,7 @@ impl FollowedJob {
         groups: &BTreeMap<String, Result<GroupLimits, String>>,
         terms: LookTerms<'_>,
     ) -> Result<(usize, JobLimits), String> {
-        // Every job has a user; of this one nothing but its number is known.
+        // Every job has a user. A job whose user is not known is known only by its number.
         if self.job.user.is_empty() {
             return Err("no prolog has described it".into());
         }
@@ -280,7 +280,7 @@ impl From<JobLimits> for JobShare {
     }
 }
 
-/// Resources that stay free while these jobs run.
+/// Resources outside the shares of these jobs that stay free while the jobs run.
 fn kept_back<'j>(jobs: impl Iterator<Item = &'j JobLimits>, terms: LookTerms<'_>) -> JobLimits {
     let (mut cores, mut gpus) = (BTreeSet::<u32>::new(), BTreeSet::<u32>::new());
     for job in jobs {
@@ -297,13 +297,13 @@ fn kept_back<'j>(jobs: impl Iterator<Item = &'j JobLimits>, terms: LookTerms<'_>
     }
 }
 
-/// Number for a job of which only the group's name is known.
+/// Number for a job that is known only by the name of its group.
 fn number_of(name: &str) -> JobId {
     let number = name.parse().ok();
     JobId(number.unwrap_or_else(|| {
         let hash = blake3::hash(name.as_bytes());
         let bytes = hash.as_bytes().first_chunk().copied().unwrap_or_default();
-        // No batch system numbers jobs so high.
+        // No batch system has job numbers this high.
         u64::from_le_bytes(bytes) | 1 << 63
     }))
 }

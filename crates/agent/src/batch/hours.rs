@@ -51,7 +51,7 @@ pub struct WeekHours {
 }
 
 impl WeekHours {
-    /// Whether this minute is among them.
+    /// Whether these hours contain this minute.
     pub fn contains(&self, at: WeekMinute) -> bool {
         (0u32..)
             .zip(self.days)

@@ -1,4 +1,4 @@
-//! Jobs on the node as the batch system and their control groups tell of them, and the site's policy for them.
+//! Batch jobs on the node, as reported by the batch system and seen in control groups, and the site's policy for them.
 
 use super::control_groups::ControlGroups;
 use super::follower::{GroupSight, JobChange, JobFollower, LookTerms, NodeParts};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Jobs and policy of an agent.
 pub(crate) struct JobWatch {
     pub policy: PolicyWatch,
-    /// Folder with the files of the jobs that run; `None`: no batch system tells of jobs.
+    /// Folder with the files of the jobs that run; `None` if no batch system reports jobs.
     pub folder: Option<PathBuf>,
     groups: ControlGroups,
     node: NodeParts,
@@ -32,8 +32,8 @@ impl JobWatch {
         }
     }
 
-    /// Locks the jobs. If the tables of the node are locked too, the jobs come first. They stay locked while control
-    /// groups are read, so that no job begins or ends between the reading and its effect.
+    /// Locks the jobs. A caller that also locks the tables of the node locks the jobs first. The jobs stay locked while
+    /// control groups are read, so that no job begins or ends between the reading and its effect.
     pub fn jobs(&self) -> MutexGuard<'_, JobFollower> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl JobWatch {
         Ok(read.collect())
     }
 
-    /// Names of the groups that are there. If they cannot be read, the group of this job counts as there.
+    /// Names of the groups that exist. If the groups cannot be read, returns the name of this job's group.
     fn group_names(&self, job: JobId) -> Vec<String> {
         match self.groups.list() {
             Ok(listing) => listing.into_keys().collect(),

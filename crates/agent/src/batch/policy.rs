@@ -10,12 +10,12 @@ use std::time::Duration;
 pub struct SitePolicy {
     /// Number of nodes above which a job never has company.
     pub(crate) nodes_max: Option<NonZeroU32>,
-    /// Time for which the control group of a job must be gone before the job counts as ended although no epilog came. To
-    /// be set only if groups live as long as their jobs. `None`: a group may be gone between two steps of its job.
+    /// Time for which the control group of a job must be gone before the job counts as ended even without an epilog.
+    /// To be set only if groups live as long as their jobs. `None` if a group may be gone between two steps of a job.
     pub(crate) ended_after: Option<Duration>,
-    /// Whether a job uses only the GPUs that the batch system names, if its control group does not tell its GPUs.
+    /// Whether a job uses only the GPUs that the batch system names, if its control group's files do not name GPUs.
     pub(crate) named_gpus: bool,
-    /// Resources of a node with jobs that leases must leave free.
+    /// Resources that leases must leave free on a node with jobs.
     pub(crate) keep: KeptBack,
     /// A job has company if at least one of these rules holds for it.
     pub(crate) rules: Vec<CompanyRule>,
@@ -33,7 +33,7 @@ pub struct KeptBack {
 }
 
 impl Default for KeptBack {
-    /// 1 GiB of memory: the agent uses it, and workers that wait for leases use it. It belongs to no lease.
+    /// 1 GiB of memory, for the agent and for workers that wait for leases: this memory belongs to no lease.
     fn default() -> Self {
         Self {
             cores: 0,
@@ -114,7 +114,7 @@ impl SitePolicy {
     }
 }
 
-/// Why a job is over a limit of nodes, if it is or may be.
+/// Reason why a job exceeds, or may exceed, a limit of nodes; `None` if it does not.
 fn over_limit(job: &BatchJob, limit: NonZeroU32) -> Option<String> {
     match job.nodes {
         0 => Some(format!(
@@ -192,8 +192,8 @@ impl CompanyRule {
     }
 }
 
-/// Whether this constraint of a job gives all its nodes the feature: it must be one of several features joined by `&`
-/// or `,`. An expression with alternatives or counts may not hold for this node.
+/// Whether this constraint of a job demands the feature on all its nodes: the feature must be one of several that are
+/// joined by `&` or `,`. Returns `false` for alternatives and counts, because they need not hold for this node.
 fn demands(constraint: &str, feature: &str) -> bool {
     let is_plain = !constraint.contains(['|', '[', ']', '(', ')', '*']);
     is_plain && constraint.split(['&', ',']).any(|one| one.trim() == feature)

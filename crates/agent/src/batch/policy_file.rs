@@ -245,7 +245,7 @@ fn check_names(key: &str, names: &[String]) -> Result<(), String> {
     }
 }
 
-/// Whether a job's list of words or features can contain this one.
+/// Whether a job's list of words or features can contain this text as one entry.
 fn is_word(text: &str) -> bool {
     !text.contains(|c: char| c.is_whitespace() || ",;&|[]()*".contains(c))
 }

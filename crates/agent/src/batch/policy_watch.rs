@@ -19,14 +19,14 @@ pub(crate) struct PolicyWatch {
 struct PolicyReading {
     policy: Arc<SitePolicy>,
     since_ms: u64,
-    /// The file when it was last looked at: its text, or why there is none.
+    /// Result of the last read: the text of the file, or the reason why it could not be read.
     found: Option<Result<String, String>>,
-    /// Reason why the file as it is now is not used.
+    /// Reason why the present text of the file is not used; `None` if it is used.
     fault: Option<String>,
 }
 
 impl PolicyWatch {
-    /// Reads the file for the first time; without one, the default policy is in use.
+    /// Reads the file for the first time. Without a file, the default policy is in use.
     pub fn start(file: Option<PathBuf>) -> Result<Self, AgentError> {
         let watch = Self {
             file,
@@ -53,8 +53,8 @@ impl PolicyWatch {
         self.file.is_some()
     }
 
-    /// Reads the file, and takes its policy if the text has changed since the last read. If the text cannot be used,
-    /// the policy in use stays.
+    /// Reads the file, and uses its policy from now on if the text has changed since the last read. If the text is not
+    /// valid, the policy in use does not change.
     pub fn read(&self) {
         let Some(file) = &self.file else { return };
         let found = policy_file::read(file);

@@ -273,7 +273,7 @@ impl Agent {
         self.id
     }
 
-    /// Returns once the manager knows the agent; never for an agent without a manager.
+    /// Returns once the agent is registered with the manager; never returns for an agent without a manager.
     pub async fn registered(&self) {
         let mut registered = self.registered.clone();
         if registered.wait_for(|registered| *registered).await.is_err() {
@@ -281,11 +281,11 @@ impl Agent {
         }
     }
 
-    /// Returns once the manager has not known the agent for `limit`.
+    /// Returns once the agent has not been registered with a manager for `limit`.
     pub async fn without_manager(&self, limit: Duration) {
         let mut registered = self.registered.clone();
         loop {
-            // Errors say that the agent has stopped: then no manager will know it.
+            // An error means that the agent has stopped, so it will not be registered again.
             let _ = registered.wait_for(|registered| !*registered).await;
             if timeout(limit, registered.wait_for(|registered| *registered))
                 .await
@@ -326,7 +326,7 @@ fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal)
     Ok((agent, journal))
 }
 
-/// Tenants that the agent serves, if it may serve all of them.
+/// Tenants that the agent serves. Fails if the agent may not serve all of them together.
 fn tenants(config: &AgentConfig) -> Result<Tenants, AgentError> {
     let Some(network) = &config.network else {
         return Ok(Tenants::default());
@@ -413,7 +413,7 @@ impl AgentParts {
 
         until_true(stopping).await;
         tracing::info!("agent stops");
-        // Cannot be refused. From here on the agent grants no leases.
+        // The book cannot refuse this event. From here on the agent grants no leases.
         let _ = node.step(BookEvent::Stop);
         let mut active = node.active_leases();
         let limit = WORKERS_GONE_LIMIT + swap::ending_limit(node.identity.swap.as_deref());

@@ -1,8 +1,8 @@
 //! The node socket, by which the batch system tells the agent which jobs begin and end on its node.
 //!
 //! Prolog and epilog of the batch system run `hotlease-node`, which sends one request and waits for the answer. Only
-//! root and the agent's own user may: the runtime directory is closed to others, and the kernel's word on the peer is
-//! checked too.
+//! root and the agent's own user may connect: other users cannot enter the runtime directory, and the agent also checks
+//! the peer's user, which the kernel reports.
 
 use crate::AgentError;
 use crate::control::listener::{self, SocketFile};
@@ -21,8 +21,9 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Largest number of connections of root at a time, and of the agent's own user: a batch system starts no more jobs on
-/// one node at once. An agent that closes a connection of `hotlease-node` counts as dead there, and is killed.
+/// Largest number of connections at a time, of root and of the agent's own user each: a batch system does not start
+/// more jobs on one node at once. If an agent closes the connection of `hotlease-node`, that program takes the agent
+/// for dead and kills it.
 const CONNECTIONS_MAX: usize = 256;
 /// Time that a peer has to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
@@ -88,15 +89,14 @@ struct Connections(VecDeque<NodeConnection>);
 
 struct NodeConnection {
     is_root: bool,
-    /// Whether its request has come.
+    /// Whether its request has arrived.
     has_asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
 impl Connections {
-    /// Makes room for a connection of root, or of the agent's own user; neither takes the places of the other. If all
-    /// places are taken, closes the oldest connection that has not asked for anything. Returns whether there is a
-    /// place.
+    /// Makes room for a connection of root, or of the agent's own user; each of the two has its own places. If all of
+    /// them are taken, closes the oldest connection that has not sent a request. Returns whether there is a place.
     fn make_room(&mut self, is_root: bool) -> bool {
         self.0.retain(|connection| !connection.task.is_finished());
         let same = |connection: &&NodeConnection| connection.is_root == is_root;

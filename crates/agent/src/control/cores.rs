@@ -67,7 +67,7 @@ pub(crate) fn check_gpus(wanted: u32) -> Result<(), AgentError> {
     Err(AgentError::Config { what })
 }
 
-/// GPUs that the host shows: devices of NVIDIA's driver, or render nodes of others.
+/// Number of GPUs that the host shows: devices of NVIDIA's driver, or render nodes of other drivers.
 fn gpus_seen() -> u32 {
     let count = |directory: &str, name: &str| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();

@@ -75,7 +75,7 @@ impl SessionListener {
         Ok(Self { listener, file })
     }
 
-    /// Serves sessions until told to stop; then remaining sessions are told the end, and are cut.
+    /// Serves sessions until told to stop. Then tells the remaining sessions that the agent ends, and closes them.
     pub async fn serve(self, node: Arc<Node>, places: SessionPlaces, mut stop: watch::Receiver<bool>) {
         let Self { listener, file } = self;
         let mut sessions = JoinSet::new();
@@ -139,7 +139,7 @@ pub(crate) async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
 
 fn refuse(socket: &Socket, refusal: Rejection) {
     tracing::warn!(%refusal, "closed a session");
-    // The socket is new and its buffer empty. Failure only means that the client is already gone.
+    // The socket is new and its buffer is empty, so a failure only means that the client is already gone.
     if let Err(error) = socket.send(&SessionReply::Refused(refusal), &[]) {
         tracing::debug!(%error, "the client did not hear of it");
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Largest number of bytes of function names that are listed for one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 
-/// The agent itself; `leaving`: for its last report.
+/// Describes the agent. `leaving` is `true` for its last report.
 pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
     let (pool, endpoint) = (node.supply.pools.ready() as u32, node.endpoint());
@@ -54,7 +54,7 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     }
 }
 
-/// The agent itself, with the most that it can offer: for its registration.
+/// Describes the agent for its registration, with the most that it can offer.
 pub(crate) fn agent_with_limits(node: &Node) -> AgentInfo {
     let limits = node.tables().book.limits();
     AgentInfo {
@@ -67,7 +67,7 @@ pub(crate) fn agent_with_limits(node: &Node) -> AgentInfo {
     }
 }
 
-/// Complete status: for one tenant, or (empty) for all.
+/// Complete status for one tenant, or for all tenants if `tenant` is empty.
 pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     let agent = agent(node, false);
     let concerns = |holder: &str| tenant.is_empty() || holder == tenant;
@@ -123,8 +123,8 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     }
 }
 
-/// Content of the report `ask`: the totals that are owed and, if it is whole, the active leases. Also returns the last
-/// epoch that was given: a whole report names all leases up to it.
+/// Content of the report `ask`: the owed totals and, if the report is `whole`, the active leases. Also returns the last
+/// epoch that the book has assigned: a whole report names all leases up to this epoch.
 pub(crate) fn report(node: &Node, ask: QuestionId, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
     let mut guard = node.tables();
     let tables = &mut *guard;
@@ -155,8 +155,8 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
     }
 }
 
-/// Adds the due usage of functions of running leases, starting with those that have waited longest. Adds not many more
-/// rows than there are leases, so that a report is at most twice the work that it is without them.
+/// Adds the due usage of functions of running leases, starting with the leases that have waited longest. Adds about as
+/// many rows as there are due leases, so that the rows at most double the work of a report.
 fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
     let now = node.now();
     let mut due = Vec::new();
@@ -269,7 +269,7 @@ fn codes(node: &Node, only: &Option<HashSet<CodeHash>>) -> Vec<CodeInfo> {
         .collect()
 }
 
-/// The names, or as many as fit into an answer and the number of the others.
+/// Names of functions: all, or as many as fit into an answer and a line with the number of omitted names.
 fn names(functions: &[String]) -> Vec<String> {
     let mut bytes = 0;
     let fit = functions.iter().take_while(|name| {

@@ -60,7 +60,7 @@ impl DirectoryLock {
         }
     }
 
-    /// The identity kept here, or a new one.
+    /// The identity in this directory. If there is none, makes a new identity and writes it there.
     pub fn identity(&self) -> Result<AgentId, AgentError> {
         match self.known_identity() {
             Some(id) => Ok(id),
@@ -68,13 +68,13 @@ impl DirectoryLock {
         }
     }
 
-    /// The identity kept here.
+    /// The identity in this directory; `None` if there is none.
     pub fn known_identity(&self) -> Option<AgentId> {
         kept_identity(&self.directory)
     }
 }
 
-/// The identity kept in a directory.
+/// The identity in a directory; `None` if there is none.
 pub(crate) fn kept_identity(directory: &Path) -> Option<AgentId> {
     let text = fs::read_to_string(directory.join(AGENT_ID)).ok()?;
     text.trim().parse().ok()

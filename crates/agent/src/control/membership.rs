@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 
 /// Longest heartbeat, bytes; the manager's own limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Largest number of answers that wait to be handled: one request is under way at a time, and each has a time limit.
+/// Largest number of answers that wait to be handled: one request is under way at a time, with a time limit.
 const ANSWERS_MAX: usize = 4;
 /// Largest number of totals in one report of past usage, which only the journal knows.
 const PAST_MAX: usize = 1024;
@@ -36,7 +36,7 @@ pub(crate) struct ManagerMembership {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
     registered: watch::Sender<bool>,
-    /// Whether a failed attempt was logged, so that the following ones need not be.
+    /// Whether a failed attempt was logged. Further failures in a row are not logged.
     is_logged: bool,
     past: Arc<PastReporter>,
     reporting_past: Option<JoinHandle<()>>,
@@ -51,8 +51,8 @@ struct PastReporter {
 }
 
 impl ManagerMembership {
-    /// Membership with the manager that this channel leads to. `registered` will say whether the manager knows this
-    /// agent.
+    /// Membership with the manager at the other end of this channel. `registered` will say whether the agent is
+    /// registered.
     pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {
         let manager = ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
         Self {
@@ -242,7 +242,7 @@ impl PastReporter {
                     journal.acknowledge(key, entry.usage, key.0 != boot);
                 }
             }
-            // The next heartbeat gets the same answer.
+            // The manager does not know the agent. The answer to the next heartbeat says so, too.
             Ok(_) => {}
             Err(refusal) => {
                 tracing::warn!(%refusal, "the manager does not take usage of earlier leases; trying again");

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 /// Largest number of admitted connections that wait to be handled.
 const ADMITTED_MAX: usize = 16;
-/// Time that streams have to carry the news of the agent's end.
+/// Time that streams have to send the message about the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Binds the port; also returns its address.
@@ -45,8 +45,8 @@ pub(crate) fn endpoint(network: &AgentNetwork, address: SocketAddr) -> Address {
     Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
 }
 
-/// Handles connections until told to stop: connections of managers go to `requests`, all others are sessions, each with
-/// one of `places`.
+/// Handles connections until told to stop. Connections of managers go to `requests`; all others are sessions, and each
+/// session takes one of `places`.
 ///
 /// If `is_open`, clients without a certificate may open sessions with the token of a lease; otherwise every peer needs
 /// a certificate.
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     let (unidentified, mut strangers) = mpsc::channel(ADMITTED_MAX);
     let accepting = match is_open {
         true => tokio::spawn(listener.accept_all_into(sender, unidentified)),
-        // The channel stays empty and must stay open.
+        // Accepts no client without a certificate, and only keeps the channel of such clients open.
         false => tokio::spawn(async {
             listener.accept_into(sender).await;
             drop(unidentified);
@@ -118,7 +118,7 @@ async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnecti
     tunnels.serve(connection, begin).await;
 }
 
-/// Serves the stream of a client without a certificate, which the token of a lease replaces.
+/// Serves the stream of a client that has no certificate and shows the token of a lease instead.
 async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: SessionPlaces) {
     let shown = Mutex::new(None);
     let known = |token: &[u8]| {

@@ -21,10 +21,10 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
 
-/// Root's tenant name; it may end any lease.
+/// Tenant name of root, which may end any lease.
 const ROOT: &str = "uid:0";
-/// Limits how many listings are made at a time: each reads files about all processes of the agent's workers, and
-/// tenants choose how many processes that are.
+/// Limits how many listings are made at a time: each listing reads files about all processes of the agent's workers,
+/// and tenants choose the number of these processes.
 static LISTINGS: Semaphore = Semaphore::const_new(2);
 
 /// The agent's gRPC service.
@@ -34,8 +34,8 @@ pub(crate) struct Service {
     pub node: Arc<Node>,
 }
 
-/// Checks that a manager sends the request: on the socket every admitted peer counts as one; from other hosts it must
-/// show a manager's certificate.
+/// Checks that a manager sends the request. On the Unix socket every admitted peer counts as a manager; a peer on
+/// another host must show a manager's certificate.
 fn origin<T>(request: &Request<T>) -> Result<RequestOrigin, Rejection> {
     match request.extensions().get::<PeerInfo>() {
         None => Ok(RequestOrigin::Local),

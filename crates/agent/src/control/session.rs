@@ -29,7 +29,7 @@ use tokio::time::{Instant, Interval, interval_at, timeout};
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 /// Largest number of requests that a client may send ahead of their answers.
 const AHEAD_MAX: usize = 8;
-/// Number of attempts to connect to a worker that dies during each attempt; then the client gets an error.
+/// Number of attempts to connect to a worker that dies in each attempt. After them the client gets an error.
 const CONNECT_ATTEMPTS: usize = 3;
 
 type Request = (SessionRequest, Vec<ForeignDescriptor>);
@@ -118,7 +118,7 @@ impl Session {
                         start,
                         lent,
                     },
-                    // If the lease has ended, an event also reports that.
+                    // If the lease has ended, an event also reports the end.
                     Err(refusal) => SessionReply::Refused(refusal),
                 };
                 self.outbox.tell(reply, Vec::new());

@@ -1,4 +1,4 @@
-//! Jobs that begin, grow, shrink and end, with and without what the batch system should tell of them.
+//! Tests of jobs that begin, grow, shrink and end, with and without the notices that the batch system should send.
 
 use super::*;
 
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// With company for all, and nothing kept back.
+    /// A node whose policy gives all jobs company and keeps nothing back.
     fn open() -> Self {
         Self::new("[keep]\nmemory = \"0\"\n[[company]]\npartitions = [\"shared\"]")
     }
@@ -73,7 +73,7 @@ impl World {
         self.groups.insert(name.into(), limits);
     }
 
-    /// Looks a second later.
+    /// Looks at the groups one second later.
     fn look(&mut self) -> Vec<JobChange> {
         self.look_at(&Ok(self.groups.clone()))
     }
@@ -113,7 +113,7 @@ fn a_job_keeps_the_node_until_its_group_is_there_and_then_what_the_group_allows(
     assert_eq!(world.look(), [share(1, part([0, 1], 40))]);
     assert_eq!(world.look(), [], "nothing has changed");
     assert!(world.why(1).contains("rule 1"));
-    // It grows, shrinks, and its group cannot be read.
+    // The job grows and shrinks. Then its group cannot be read.
     world.group("1", limits([0, 1, 2, 3], 60));
     assert_eq!(world.look(), [share(1, part([0, 1, 2, 3], 60))]);
     world.group("1", limits([3], 10));
@@ -123,7 +123,7 @@ fn a_job_keeps_the_node_until_its_group_is_there_and_then_what_the_group_allows(
     assert!(world.why(1).contains("permission denied"));
     world.group("1", limits([3], 10));
     assert_eq!(world.look(), [share(1, part([3], 10))]);
-    // Between two steps it has no group, and may start another step on all that is its own.
+    // Between two steps the job has no group, and may start another step on all its resources.
     world.groups.clear();
     assert_eq!(world.look(), [share(1, JobShare::Node)]);
     assert_eq!(world.look_at(&Err("no cgroup".into())), []);
@@ -172,7 +172,7 @@ fn two_jobs_on_one_node_have_their_own_parts_and_what_is_kept_back_counts_once()
         memory_bytes: 15,
     };
     assert_eq!(world.look(), [share(1, first(&[0, 6, 7], 0))]);
-    // The second one has the node until its own group is there; the first keeps its part.
+    // The second job has the whole node until its own group exists; the first job keeps its part.
     world.begin(job(2));
     assert_eq!(world.look(), []);
     let with_gpu = |gpu| {
@@ -231,7 +231,7 @@ fn gpus_that_no_group_tells_are_all_the_job_s_unless_the_policy_trusts_their_nam
         );
         let JobChange::Share(_, JobShare::Part { gpus, .. }) = world.look().pop().unwrap_or(share(1, JobShare::Node))
         else {
-            // Nothing changes for those that have all already.
+            // Nothing changes for a job that has all GPUs already.
             continue;
         };
         assert_eq!(gpus, [0, 1].into(), "{policy}");
@@ -243,7 +243,7 @@ fn a_job_that_ends_without_an_epilog_is_over_where_groups_live_as_long_as_jobs()
     let policy = "ended-after = \"10s\"\n[keep]\nmemory = \"0\"\n[[company]]\npartitions = [\"shared\"]";
     for policy in [policy, &policy.replace("ended-after", "#")] {
         let mut world = World::new(policy);
-        // One that has company, one that has not, and one whose group was never there.
+        // A job that has company, a job that has none, and a job whose group never existed.
         world.begin(job(1));
         world.begin(BatchJob {
             partition: "main".into(),
@@ -279,7 +279,7 @@ fn an_epilog_before_its_prolog_and_a_prolog_that_comes_twice_cost_no_core_of_a_j
     world.begin(job(1));
     world.group("1", limits([0], 10));
     assert_eq!(world.look(), [share(1, part([0], 10))]);
-    // Its prolog runs once more: it has the node again. The group may be that of the first run.
+    // The prolog runs once more: the job has the whole node again. The group may be the group of the first run.
     world.begin(job(1));
     assert_eq!(world.look(), []);
     assert!(world.why(1).contains("earlier run"), "{}", world.why(1));
@@ -291,7 +291,7 @@ fn an_epilog_before_its_prolog_and_a_prolog_that_comes_twice_cost_no_core_of_a_j
     world.end(1);
     assert_eq!(world.look(), [], "its group is there for a moment longer");
     assert!(world.follower.jobs().count() == 0);
-    // It is requeued, and comes back before its group is gone.
+    // The job is requeued, and begins again before its group is gone.
     world.begin(job(1));
     assert_eq!(world.look(), []);
     world.groups.clear();
@@ -327,7 +327,7 @@ fn jobs_that_only_their_groups_tell_of_have_the_node() {
     assert!(other.0 > u64::MAX / 2);
     assert_eq!(world.look(), []);
     assert!(world.why(7).contains("no prolog"));
-    // When their groups are gone for a while, the jobs have ended: no epilog may come for them.
+    // Groups that have been gone for a minute: their jobs have ended, because an epilog may never come.
     world.groups.clear();
     let changes: Vec<_> = (0..61).flat_map(|_| world.look()).collect();
     assert_eq!(changes, [JobChange::End(JobId(7)), JobChange::End(other)]);

@@ -1,4 +1,4 @@
-//! Reasons for an agent to give its node back, and how it does.
+//! Giving the agent's node back, and waiting for the reasons to give it back.
 
 use super::Agent;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use tokio::time::timeout;
 
 impl Agent {
     /// Gives the node back: grants no more leases, and ends the remaining ones after `within` (zero: at once). Returns
-    /// when no lease holds any resource of the node; call [`Agent::shutdown`] then. If it is called again, the shorter
-    /// notice counts.
+    /// when no lease holds any resource of the node; call [`Agent::shutdown`] then. If this function is called again,
+    /// the shorter time applies.
     pub async fn give_back(&self, within: Duration) {
         self.node.leave(within).await;
     }
@@ -16,7 +16,7 @@ impl Agent {
     pub async fn idle(&self, limit: Duration) {
         let mut active = self.node.active_leases();
         loop {
-            // Cannot fail: the sender lives in the node.
+            // Cannot fail: the node owns the sender.
             let _ = active.wait_for(|leases| *leases == 0).await;
             // The node stayed idle if the time limit has passed.
             if timeout(limit, active.wait_for(|leases| *leases > 0)).await.is_err() {
@@ -36,8 +36,8 @@ impl Agent {
         }
     }
 
-    /// Waits until the node's time ([`AgentConfig::until`]) is nearly over, and gives the node back in the rest of it; call
-    /// [`Agent::shutdown`] then. Does not return if the node's time is not bounded.
+    /// Waits until the node's time ([`AgentConfig::until`]) is nearly over, and gives the node back in the remaining
+    /// time; call [`Agent::shutdown`] then. Does not return if the node's time is not bounded.
     pub async fn out_of_time(&self) {
         self.node.run_out_of_time().await;
     }
