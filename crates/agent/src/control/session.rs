@@ -339,7 +339,7 @@ async fn load(
             });
         }
     };
-    // As a separate task: a client that leaves must not leave the library in some workers only.
+    // Runs as a separate task: if the client leaves meanwhile, the library must still reach all workers.
     let loading = Arc::clone(&attachment.lease).load(Arc::clone(node), code);
     tokio::spawn(loading).await.map_err(|error| Rejection::Unavailable {
         what: format!("loading failed inside the agent: {error}"),
@@ -357,8 +357,8 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
         let (ours, theirs) = Socket::pair().map_err(|error| Rejection::Unavailable {
             what: format!("a socket to the worker: {error}"),
         })?;
-        // The worker, which is not trusted, may send descriptors before the client receives this end. Closing this end
-        // closes them too, which may wait.
+        // The worker, which is not trusted, may send descriptors to `ours` before the client receives `ours`. Closing
+        // `ours` closes these descriptors too, which may block.
         let ours = ours.closed_aside();
         let introduced = {
             // Under the lock, so that a revocation at this moment also ends this connection.
@@ -379,7 +379,7 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
                     after_ms: ORDER_LIMIT.as_millis() as u64,
                 });
             }
-            // The worker died before the book knew. Once the book knows, another one replaces it.
+            // The book has not recorded the death yet. Once it has, another worker replaces the dead one.
             Err(OrderError::Died) => death = Some(incarnation.wait_for_end().await),
         }
     }

@@ -1,8 +1,8 @@
 //! Places of sessions: bounded for all clients together, and for each tenant on other hosts.
 //!
-//! A tenant may have at most as many sessions as remain free: a tenant alone gets half of them, the next one half of
-//! the rest. With a fixed half, two tenants that collude would get all. The agent's own user on its own host has no
-//! such bound, because it could stop the agent anyway.
+//! A tenant may have at most as many sessions as there are free places: a tenant that is alone gets half of the places,
+//! the next tenant half of the rest. With a fixed half for each tenant, two tenants that collude would get all places.
+//! The agent's own user on the agent's host has no such bound, because it could stop the agent anyway.
 
 use crate::isolation::caller::SessionPeer;
 use hotlease_wire::Rejection;
@@ -31,7 +31,7 @@ impl Default for SessionPlaces {
     }
 }
 
-/// Place of one session; free when this is dropped.
+/// Place of one session. Dropping it frees the place.
 pub(crate) struct SessionPlace {
     _all: OwnedSemaphorePermit,
     _of_tenant: Option<TenantPlace>,

@@ -1,9 +1,9 @@
-//! Workers that a signal has stopped. One that stays stopped for longer than the operator allows is killed, and another
-//! takes its place.
+//! Workers that a signal has stopped. A worker that stays stopped for longer than the operator allows is killed, and
+//! another worker replaces it.
 //!
-//! Functions may compute for any time without a sign, so silence of a slot says nothing. The kernel says which processes
-//! are stopped: by SIGSTOP, or because they read a terminal that is not theirs (SIGTTIN). It reports the stops of
-//! children only, and workers in sandboxes are no children of the agent, so the agent asks.
+//! A function may compute for any time, so a silent slot need not be stopped. The kernel shows which processes are
+//! stopped: by SIGSTOP, or because they read a terminal that is not theirs (SIGTTIN). It reports stops only to the
+//! parent of a process. Workers in sandboxes are not children of the agent, so the agent reads the state from `/proc`.
 
 use crate::leases::cause::KillReason;
 use crate::leases::incarnation::{Incarnation, IncarnationState};
@@ -27,7 +27,7 @@ pub(crate) async fn replace_stopped(node: Arc<Node>, limit: Duration) {
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = StopCounts::default();
     loop {
-        // Cannot fail: the node is kept alive here; costs nothing while no lease is active.
+        // Cannot fail, because this task keeps the node alive. Costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -46,14 +46,14 @@ pub(crate) async fn replace_stopped(node: Arc<Node>, limit: Duration) {
     }
 }
 
-/// Whether a worker that serves is stopped. A debugger that is attached to it stops it in another way ("t").
+/// Whether a worker that serves is stopped by a signal. Under a debugger its state is "t", which does not count.
 fn is_stopped(worker: &Incarnation) -> bool {
     matches!(worker.state(), IncarnationState::Up(_))
         && std::fs::read_to_string(format!("/proc/{}/stat", worker.pid()))
             .is_ok_and(|stat| state_in(&stat) == Some('T'))
 }
 
-/// State in the text of `/proc/PID/stat`, behind the program's name, which may contain anything.
+/// State in the text of `/proc/PID/stat`. It follows the program's name, which may contain any character.
 fn state_in(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
@@ -69,7 +69,7 @@ impl<W> Default for StopCounts<W> {
 }
 
 impl<W: Copy + Eq + Hash> StopCounts<W> {
-    /// Counts a look that found these workers stopped; returns those that are stopped for too long.
+    /// Counts a look that found these workers stopped; returns the workers that have been stopped for too long.
     fn count(&mut self, stopped: impl Iterator<Item = W>) -> Vec<W> {
         let looks = stopped.map(|worker| (worker, self.0.get(&worker).map_or(0, |looks| looks + 1)));
         self.0 = looks.collect();
@@ -86,7 +86,7 @@ mod tests {
     fn only_a_worker_that_every_look_finds_stopped_is_stopped_for_too_long() {
         let mut stopped = StopCounts::default();
         for look in 0..LOOKS {
-            // Worker 2 goes on once.
+            // Worker 2 is not stopped in one look.
             let found = [1, 2].into_iter().filter(|worker| *worker == 1 || look != 3);
             assert_eq!(stopped.count(found), [0; 0], "look {look}");
         }

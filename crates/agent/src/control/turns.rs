@@ -1,7 +1,7 @@
-//! Turns of tenants on shared cores, and moves of workers to idle ones.
+//! Turns of tenants on shared cores, and moves of workers to idle cores.
 //!
-//! Where several workers share a core, the agent looks at which of them used it. It holds back the tenants that used it
-//! more than others (`lease::agent::Fairness`), and moves workers to cores that idle (`lease::agent::Balance`).
+//! If several workers share a core, the agent measures which of them used the core. It holds back the tenants that used
+//! the core more than others (`lease::agent::Fairness`), and moves workers to idle cores (`lease::agent::Balance`).
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::cause::KillReason;
@@ -40,13 +40,13 @@ struct CoreWorkers {
 struct Turns {
     /// Turns on the cores that several tenants share.
     contests: BTreeMap<u32, Fairness>,
-    /// For each core, a process that holds the core's claim and is not one of its workers.
+    /// For each core, a process that holds the core's claim and is not a worker of the core.
     strangers: BTreeMap<u32, u32>,
     balance: Balance,
 }
 
-/// Keeps the turns on shared cores, for ever. Costs nothing while each worker is alone on its core and none was moved,
-/// and otherwise a microsecond for each worker every [`LOOK_PERIOD`].
+/// Enforces the turns on shared cores, for ever. Costs nothing while each worker is alone on its core and no worker was
+/// moved; otherwise costs a microsecond for each worker every [`LOOK_PERIOD`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut shares = node.shares_cores();
     let mut turns = Turns::default();
@@ -55,9 +55,9 @@ pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut last = Instant::now();
     loop {
         if !*shares.borrow() {
-            // At most one worker is left on each core, so none is held back any more.
+            // At most one worker is left on each core. This look lets all workers run that were held back.
             turns.look(&node, last.elapsed());
-            // Cannot fail: the sender lives in the node, which this task keeps alive.
+            // Cannot fail: the node owns the sender, and this task keeps the node alive.
             let _ = shares.wait_for(|shares| *shares).await;
             (turns.balance, turns.strangers) = Default::default();
             last = Instant::now();
@@ -158,13 +158,13 @@ impl Turns {
         }
     }
 
-    /// Kills a stranger that was seen twice. A process that a function has started can claim the worker's core, too, and
-    /// outlive the worker; and a worker that has left a core may have kept its claim file. No other process has the
-    /// file. If the process belongs to a living worker, that worker is killed with it, because more of the worker's
-    /// processes may wait for the claim.
+    /// Kills a stranger that two successive looks have seen. A stranger is a process that a function has started, which
+    /// can claim the worker's core and outlive the worker, or a worker that has left the core but kept its claim file.
+    /// No other process has the file. If the stranger belongs to a living worker, that worker is killed too, because
+    /// more of its processes may wait for the claim.
     fn drive_out(&mut self, core: u32, holder: Option<u32>, on: &CoreWorkers, node: &Node) {
         let is_known = |pid| on.workers.iter().any(|worker| worker.pid == pid) || on.arriving.contains(&pid);
-        // A worker that is being killed is not among the workers any more.
+        // A worker that is being killed is not in `on.workers` any more.
         let stranger = holder.filter(|holder| !is_known(*holder));
         let before = match stranger {
             Some(pid) => self.strangers.insert(core, pid),
@@ -211,7 +211,7 @@ fn worker_of(pid: u32, members: &[SharedWorker]) -> Option<&SharedWorker> {
         .find(|member| of.is_some() && pid_namespace(member.pid) == of)
 }
 
-/// Namespace of a process's number, which the processes of a sandbox have for themselves; `None`: it is gone.
+/// PID namespace of a process; each sandbox has its own. `None` if the process is gone.
 fn pid_namespace(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }

@@ -14,13 +14,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 /// Time that a function has to react to its cancel flag.
 const GRACE: Duration = Duration::from_millis(50);
-/// Interval at which deadlines are checked while there are leases. A worker's slots show in memory what they run and
-/// report it to no process, because a report would cost each invocation time; so the memory must be polled.
+/// Interval at which deadlines are checked while there are leases. Slots note in shared memory what they run, because a
+/// report to another process would cost each invocation time. So this memory must be polled.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Shortest and longest time between two looks at the memory of a worker, where no control group limits it.
+/// Shortest and longest time between two looks at the memory of a worker that no control group limits.
 const MEMORY_EVERY: Duration = Duration::from_millis(100);
 const MEMORY_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
-/// Rate at which a program is expected to take memory at most: 4 bytes in a nanosecond.
+/// Highest rate at which a program is expected to take memory: 4 bytes in a nanosecond.
 const MEMORY_BYTES_PER_NS: u64 = 4;
 
 /// Ends leases when they expire.
@@ -35,9 +35,9 @@ pub(crate) async fn expire_leases(node: Arc<Node>) {
             }
         };
         tokio::select! {
-            // Cannot be refused: it only says that time has passed.
+            // The book cannot refuse this event, which only says that time has passed.
             () = due => drop(node.step(BookEvent::Tick)),
-            // The sender lives in the node, which this task keeps alive.
+            // Cannot fail: the node owns the sender, and this task keeps the node alive.
             _ = expiry.changed() => {}
         }
     }
@@ -49,7 +49,7 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Cannot fail, as above; costs nothing while no lease is active.
+        // Cannot fail, because this task keeps the node alive. Costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -64,16 +64,16 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
     }
 }
 
-/// Kills workers that hold more memory than their leases allow, where the kernel does not, and workers of which the kernel
-/// has killed a process. A worker is looked at again before it could use up what it has left, at a rate that few programs
-/// reach.
+/// Kills workers that use more memory than their leases allow, if no control group limits them, and workers of which
+/// the kernel has killed a process. The next look at a worker comes before the worker could use up its remaining memory
+/// at a rate that few programs reach.
 pub(crate) async fn enforce_memory(node: Arc<Node>) {
     let mut active = node.active_leases();
     let mut looks = interval(MEMORY_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next: HashMap<(LeaseId, WorkerIndex, Epoch), Instant> = HashMap::new();
     loop {
-        // Cannot fail, as above.
+        // Cannot fail, because this task keeps the node alive.
         let _ = active.wait_for(|leases| *leases > 0).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -94,7 +94,7 @@ pub(crate) async fn enforce_memory(node: Arc<Node>) {
     }
 }
 
-/// Kills a worker that holds too much memory; returns when to look again.
+/// Kills a worker that uses too much memory; returns the time of the next look.
 fn look_at_memory<Name>((name, worker): (Name, Arc<Incarnation>)) -> (Name, Instant) {
     let left = match worker.state() {
         IncarnationState::Up(process) => process.check_memory_limit(),
@@ -123,7 +123,7 @@ fn overdue(incarnation: &Incarnation, now_ns: u64) -> Option<KillReason> {
         if !is_late(seen.deadline_ns) {
             return None;
         }
-        // The block is not read at one instant: if two reads are equal, they are no mix of two invocations.
+        // A slot may write to the block during a read. If two reads are equal, neither mixes two invocations.
         let again = incarnation.running_in(slot)?;
         (again == seen).then_some(KillReason::Deadline {
             function: seen.function,

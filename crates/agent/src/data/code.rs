@@ -16,10 +16,10 @@ use tokio::sync::Semaphore;
 /// Largest number of bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory beyond this
 /// limit.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Libraries up to this size are checked on the session's own thread; hashing larger ones there would keep others
-/// waiting.
+/// Libraries up to this size are checked on the session's own thread. Hashing larger libraries there would delay other
+/// sessions.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
-/// Largest number of large libraries that are checked at a time: bounds the memory for copies.
+/// Largest number of large libraries that are checked at a time. It bounds the memory for copies.
 const CHECKED_AT_ONCE_MAX: usize = 2;
 
 /// A checked library.
@@ -41,7 +41,7 @@ impl CheckedLibrary {
         self.memory.as_fd()
     }
 
-    /// A library that a lease's workers have without loading it.
+    /// Describes a library that is part of the workers' program, so that workers need not load it.
     pub fn of_program(hash: CodeHash, functions: Vec<ExportedFunction>) -> std::io::Result<Self> {
         Ok(Self {
             hash,
@@ -57,7 +57,7 @@ impl CheckedLibrary {
         Self::of_program(hotlease_wire::python::library(), hotlease_wire::python::functions())
     }
 
-    /// Whether workers have it without loading it.
+    /// Whether the library is part of the workers' program, so that workers need not load it.
     pub fn is_of_program(&self) -> bool {
         self.size_bytes == 0
     }

@@ -6,10 +6,10 @@
 //!                  '---- mounted, or under way: shared by all          '--last one gone--> thread: unmount
 //! ```
 //!
-//! Fetching takes as long as the file system needs. A lease does not wait longer than its manager waits: then it is
-//! refused in a way that makes patient clients ask again, while the fetch goes on. No thread of the runtime is blocked
-//! here. Fetches have threads of their own, which do not delay the end of the process: the next opening of the cache
-//! removes half-fetched files, and mounts of an agent that was killed.
+//! The file system determines how long a fetch takes. A lease waits for less time than its manager waits for the agent.
+//! Then it is refused in a way that makes patient clients ask again, while the fetch goes on. No thread of the runtime
+//! is blocked here: fetches have threads of their own, which do not delay the end of the process. When a cache is
+//! opened, it removes half-fetched files, and mounts of an agent that was killed.
 
 use crate::error::AgentError;
 use hotlease_image::{
@@ -42,8 +42,8 @@ pub struct Environments {
     pub cache: PathBuf,
     /// Largest number of bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
     pub cache_bytes: u64,
-    /// How to mount images for tenants other than the agent's own user. Except with `Fuse`, the kernel of a root agent
-    /// reads an image that a stranger has packed (default: `Fuse`).
+    /// How to mount images for tenants other than the agent's own user (default: `Fuse`). With any other method, the
+    /// kernel of a root agent reads an image that a stranger has packed.
     pub mount: MountMethod,
 }
 
@@ -62,7 +62,7 @@ impl Default for Environments {
 type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
 
 enum ImageEntry {
-    /// Being fetched and mounted for this tenant. Closed without an outcome: its thread has failed.
+    /// Being fetched and mounted for this tenant. If the channel closes without an outcome, the thread has failed.
     Mounting(watch::Receiver<MountOutcome>, String),
     /// Mounted, as long as a holder exists.
     Mounted(Weak<Image>),
@@ -79,7 +79,7 @@ pub(crate) struct ImageRequester<'a> {
 
 /// The node's environments: its cache, and what is mounted.
 pub(crate) struct Images {
-    /// Cache of images; `None`: no store is configured.
+    /// Cache of images; `None` if no store is configured.
     cache: Option<Cache>,
     /// How to mount images for tenants other than the agent's own user.
     of_others: MountMethod,
@@ -122,7 +122,7 @@ impl Images {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the environment of this name, mounted; waits for it, but not for long.
+    /// Returns the environment of this name, mounted. Waits for it, but only for a limited time.
     pub async fn get(self: &Arc<Self>, name: &str, asker: ImageRequester<'_>) -> Result<Arc<Image>, Rejection> {
         let id: ImageId = name
             .parse()
@@ -206,7 +206,7 @@ impl Images {
     }
 
     fn image(&self, mounted: MountedImage) -> Image {
-        // False if this cannot be determined.
+        // `false` if the probe fails.
         let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();
@@ -217,8 +217,8 @@ impl Images {
             at: mounted.path().to_owned(),
             manifest: mounted.manifest().clone(),
             unmounting: Some(MountRelease {
-                // Only the first lease of an image on a node is recorded; later ones read ahead the files that it
-                // opened.
+                // Only the first lease of an image on a node is recorded. Later leases read ahead the files that the
+                // first lease opened.
                 recorder: mounted.record(),
                 mounted: Some(mounted),
                 unseen_by: (!is_seen).then(|| self.launcher.clone()),
@@ -227,7 +227,7 @@ impl Images {
         }
     }
 
-    /// Opens an image that is here, or being fetched; `None`: it is neither. Blocks.
+    /// Opens an image that is in the cache or is being fetched; returns `None` if it is neither. Blocks.
     pub fn read(&self, id: &ImageId) -> Result<Option<ImageReader>, ImageError> {
         match &self.cache {
             Some(cache) => cache.read(id),
@@ -242,8 +242,8 @@ impl Images {
     }
 }
 
-/// Refuses a fetch if all places are taken, or the tenant has more than remain free: a few tenants that collude keep
-/// out no other.
+/// Refuses a fetch if no place is free, or if the tenant has at least as many places as are free. So a few tenants that
+/// collude cannot take all places.
 fn check_place(table: &HashMap<ImageId, ImageEntry>, asker: ImageRequester<'_>) -> Result<(), Rejection> {
     let tenants = table.values().filter_map(|entry| match entry {
         ImageEntry::Mounting(_, tenant) => Some(tenant.as_str()),
@@ -335,8 +335,8 @@ impl Image {
         &self.manifest
     }
 
-    /// Refuses an image that lacks this program, or that needs an interpreter of the host which is no Python. Reads the
-    /// image and the host, so it must not run on a thread of the runtime.
+    /// Refuses an image that lacks this program, or that names as its interpreter a file of the host which is no
+    /// Python. Reads files of the image and of the host, so it must not run on a thread of the runtime.
     pub fn check(&self, program: &Path) -> Result<(), Rejection> {
         let refusal = |why| Rejection::NoEnvironment {
             environment: self.id.to_string(),
@@ -355,7 +355,7 @@ impl Image {
         }
     }
 
-    /// Environment variables that its programs need, if they see the image at this path.
+    /// Environment variables that the image's programs need if they see the image at the path `at`.
     pub fn environment(&self, at: &Path, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
         let mounted = self.unmounting.as_ref().and_then(|own| own.mounted.as_ref());
         mounted
@@ -364,8 +364,8 @@ impl Image {
     }
 }
 
-/// The refusal for an interpreter that does not exist, or that is no Python. It does not say which of the two holds,
-/// because the author of an image could ask for any file of the host.
+/// The refusal for an interpreter that does not exist, or that is no Python. The text is the same in both cases,
+/// because the author of an image could otherwise find out which files the host has.
 fn no_python(id: &ImageId, interpreter: &Path) -> String {
     format!(
         "{id} names {} as its interpreter, and no Python is there; make the environment with one that all nodes have at \
@@ -374,8 +374,8 @@ fn no_python(id: &ImageId, interpreter: &Path) -> String {
     )
 }
 
-/// Whether a Python of the host has this path. The author of an image names the path, and sandboxes show its prefix:
-/// without this check they would show any folder.
+/// Whether the path is a Python of the host. The author of an image names the path, and sandboxes show its prefix:
+/// without this check, sandboxes would show any folder that the author names.
 fn is_python(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let is_named = ["python", "pypy", "graalpy"]
@@ -397,18 +397,18 @@ impl Drop for Image {
 
 /// Steps of unmounting.
 struct MountRelease {
-    /// Ends before the mount does.
+    /// Must end before the mount.
     recorder: Option<OpenRecorder>,
     mounted: Option<MountedImage>,
     /// Launcher whose nurseries must look at the mounts again, if the mount does not propagate to them.
     unseen_by: Option<Launcher>,
-    /// Must stay the last field.
+    /// Must stay the last field, so that the count falls only after the unmount.
     _count: MountCount,
 }
 
 impl Drop for MountRelease {
     fn drop(&mut self) {
-        // The recorder's files are open, and a mount with open files stays.
+        // The recorder has files open, and a mount with open files cannot be unmounted.
         drop(self.recorder.take());
         if let Some(mounted) = self.mounted.take() {
             tracing::debug!(?mounted, "environment unmounted");

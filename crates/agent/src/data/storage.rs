@@ -4,15 +4,16 @@
 //! function ── signed with the lease's keys ──► agent: checks keys, object, permission ── the site's keys ──► store
 //! ```
 //!
-//! A function in a network of its own finds the agent at a port of its loopback, whose listener the nursery has handed
-//! out. A function on the host's network finds it at a port of the host's loopback, which all leases share; their keys
-//! tell them apart. [`hotlease_s3`] reads and judges requests; this module has files, sockets and leases.
+//! A function with its own network connects to the agent at a port of its loopback. The nursery has made the listener
+//! there, and passed it to the agent. A function on the host's network connects to a port of the host's loopback, which
+//! all leases share; the keys show which lease it is. [`hotlease_s3`] parses and judges requests; this module has
+//! files, sockets and leases.
 //!
 //! * `site_file` — the operator's file: stores, and grants to tenants.
 //! * `keys` — the site's keys of a store.
 //! * `lease` — keys and prefixes of one lease, until it ends.
 //! * `connections` — connections: the lease that each belongs to, and limits on their time.
-//! * `host_places` — connections that all leases and strangers share places for.
+//! * `host_places` — places for connections at the host's loopback, which all leases and strangers share.
 //! * `request` — one request, and its answer.
 
 mod connections;
@@ -102,7 +103,7 @@ pub(crate) struct StorageRequester<'a> {
 }
 
 impl Storage {
-    /// Opens access as the file grants it; `None`: no access.
+    /// Opens the access that the file grants. Without a file there is no access.
     pub async fn open(file: Option<&Path>) -> Result<Self, AgentError> {
         let Some(file) = file else {
             return Ok(Self {
@@ -148,7 +149,7 @@ impl Storage {
         })
     }
 
-    /// Storage for a lease that asks for these prefixes; `None`: it asks for none.
+    /// Storage for a lease that asks for these prefixes; `None` if it asks for no prefix.
     pub fn of_lease(
         &self,
         asked: &[String],

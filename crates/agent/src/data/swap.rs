@@ -9,7 +9,7 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `files` | files: who holds a state, and how a state is written completely |
+//! | `files` | files: which lease has a state, and how a state is written completely or not at all |
 //! | `listing` | states that exist, and those that are too old |
 //! | `transfer` | bytes to and from a worker |
 //! | `keeper` | the state of one worker, from its lease's beginning to its end |
@@ -47,8 +47,8 @@ pub struct SwapOptions {
     /// A directory on a file system that is shared by the nodes that leases may move between. Each tenant gets a folder
     /// in it that only the agent's user may enter. No default.
     pub directory: PathBuf,
-    /// Time that a worker with a state may be idle before it is swapped out (default: as long as its lease lives;
-    /// sooner if memory is short, or the node is given back).
+    /// Time that a worker with a state may be idle before it is swapped out (default: as long as its lease lives). A
+    /// worker is swapped out sooner if memory is short, or if the node is given back.
     pub after: Option<Duration>,
     /// Time in which a worker must save its state (default: 2 s; 100 ms to 60 s).
     pub limit: Duration,
@@ -101,8 +101,8 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The state that a request asks for, if any. `message` is what `request` was made from; it says which program
-/// understands the state.
+/// The state that a request asks for, if any. `message` is the message that `request` was made from. It names the
+/// program that understands the state.
 pub(crate) fn state_request(
     options: Option<&SwapOptions>,
     (message, request): (&AcquireRequest, &LeaseRequest),
@@ -159,9 +159,9 @@ pub(crate) fn admit_library(wanted: &StateRequest, code: &CheckedLibrary) -> Res
 }
 
 /// Hash of the code and packages that understand a state. Excludes the client's current folder and the rest of its
-/// environment, which differ between terminals. `confined`: whether its code is in a sandbox. A worker outside a
-/// sandbox restores no state from inside one: most programs unpickle it, which would run the sandbox's code with more
-/// rights.
+/// environment, which differ between terminals. `confined`: whether the code is in a sandbox. The hashes differ, so
+/// that a worker outside a sandbox restores no state from inside a sandbox: most programs unpickle the state, which
+/// would run the sandbox's code with more rights.
 fn program_of(python: &PythonRuntime, confined: bool) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);

@@ -22,12 +22,12 @@ use tonic::transport::Channel;
 const ASKED_MAX: usize = 3;
 /// Time in which the manager must name an agent.
 const NAME_LIMIT: Duration = Duration::from_secs(3);
-/// Longest time without a piece from an agent: more than that agent itself waits for its next piece.
+/// Longest wait for a piece from an agent. That agent itself waits less long for its next piece.
 const STALL_LIMIT: Duration = Duration::from_secs(15);
 /// Largest number of pieces that wait to be written.
 const PIECES_MAX: usize = 4;
 
-/// The other agents of the manager. There are none until the manager is known.
+/// Access to the other agents of the manager. Finds no agent until the manager is set.
 #[derive(Clone)]
 pub(crate) struct OtherAgents {
     agent: AgentId,
@@ -57,7 +57,7 @@ enum TransferMessage {
 }
 
 impl OtherAgents {
-    /// The other agents, for this one. Must be called on the runtime.
+    /// Access of this agent to the others. Must be called on the runtime.
     pub fn new(agent: AgentId, identity: Arc<Identity>) -> Self {
         Self {
             agent,
@@ -129,7 +129,7 @@ impl OtherAgents {
         }
     }
 
-    /// Waits until another agent has begun to send, or has failed to.
+    /// Waits until another agent has begun to send, or has failed.
     fn begin(&self, what: (ImageId, u64), (agent, address): (&str, Address)) -> Result<ImageOffer, String> {
         let (sender, mut messages) = mpsc::channel(PIECES_MAX);
         let others = self.clone();
@@ -159,7 +159,7 @@ impl OtherAgents {
         let others = self.clone();
         self.runtime.spawn(async move {
             if let Some(found) = others.find(&id, without).await {
-                // The asking thread waits for it.
+                // Cannot fail: the asking thread waits for this message.
                 let _ = sender.send(found).await;
             }
         });

@@ -10,10 +10,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Largest number of environments that are sent at a time: twice what the manager's tree asks of an agent, for times when the tree
-/// changes.
+/// Largest number of environments that are sent at a time: twice the number that the manager's tree assigns to an
+/// agent, because more agents may ask while the tree changes.
 const SENT_MAX: usize = 4;
-/// Bytes of a piece: a few of HTTP/2's windows.
+/// Bytes of a piece: a few windows of HTTP/2.
 const PIECE_BYTES: usize = 256 * 1024;
 /// Largest number of pieces that wait to be sent.
 const PIECES_MAX: usize = 4;

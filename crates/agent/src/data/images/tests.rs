@@ -22,7 +22,7 @@ struct Scene {
 }
 
 impl Drop for Scene {
-    /// Waits for the threads that unmount what the test has dropped: a mount would outlive the test's process.
+    /// Waits for the threads that unmount what the test has dropped, so that no mount outlives the test's process.
     fn drop(&mut self) {
         let deadline = Instant::now() + LIMIT;
         while mounted_below(self.folder.path()) && !std::thread::panicking() {
@@ -61,7 +61,7 @@ impl Scene {
         Arc::new(opened(&config).await)
     }
 
-    /// Packs a small environment into the store; returns its hash, or `None` where nothing can be packed.
+    /// Packs a small environment into the store; returns its hash, or `None` if nothing can be packed here.
     fn packed(&self, name: &str) -> Option<String> {
         self.packed_with(name, "host/bin/python3")
     }
@@ -102,7 +102,7 @@ fn why(refused: Result<Arc<Image>, Rejection>) -> String {
     }
 }
 
-/// Mounts an environment, or says why that is skipped.
+/// Mounts an environment. If none can be mounted here, prints why and returns `None`.
 async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
     match images.get(hash, OWN).await {
         Ok(image) => Some(image),
@@ -148,7 +148,7 @@ async fn an_unavailable_image_is_refused_with_a_remedy() {
             "{missing:?}"
         );
     }
-    // A refusal is not kept: once the store is corrected, the next request sees that.
+    // A refusal is not cached: the next request looks for the environment again.
     fs::remove_file(scene.stored(&hash)).expect("removed");
     assert!(why(images.get(&hash, OWN).await).contains("hotlease env pack"));
 }
@@ -254,7 +254,7 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     let mut hasty = Arc::into_inner(images).expect("no other reference is left");
     hasty.wait = Duration::from_millis(20);
     let images = Arc::new(hasty);
-    // The process that fetches an image holds this lock; here it stands for another process of the node.
+    // A process that fetches an image holds this lock. Here the test holds it, in place of another process of the node.
     let file = File::create(scene.path("cache/work").join(&hash)).expect("a file");
     let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("it is not locked");
     for _ in 0..3 {

@@ -32,9 +32,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Owner of a connection: known from the beginning, or from its first signed request.
 pub(super) struct ConnectionOwner {
     known: watch::Sender<Option<Arc<LeaseStorage>>>,
-    /// Place of the connection among those at the host's loopback, if it came over that.
+    /// Place among the connections at the host's loopback, if this connection came from there.
     at_host: Option<HostPlace>,
-    /// Permit of the connection among those of its lease, if it came over the host's loopback.
+    /// Permit among the connections of its lease, if this connection came from the host's loopback.
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -92,7 +92,7 @@ impl ConnectionOwner {
         Ok(())
     }
 
-    /// Resolves when its lease has ended, or when it has not proved a lease in time.
+    /// Resolves when the connection's lease has ended, or when the connection has not proved a lease in time.
     async fn wait_for_cut(&self) {
         let mut known = self.known.subscribe();
         let lease = match timeout(KNOWN_WITHIN, known.wait_for(Option::is_some)).await {
@@ -144,7 +144,7 @@ pub(super) async fn serve_sandbox(
     let places = Arc::new(Semaphore::new(SANDBOX_CONNECTIONS_MAX));
     let accepting = async {
         loop {
-            // Until there is a place, connections wait unread. The semaphore is never closed.
+            // While there is no place, new connections wait unread. The semaphore is never closed.
             let place = Arc::clone(&places).acquire_owned().await.ok();
             let stream = accept(&listener).await;
             let (open, holder) = (Arc::clone(&open), ConnectionOwner::in_sandbox(Arc::clone(&lease)));

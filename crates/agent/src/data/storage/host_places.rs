@@ -1,16 +1,16 @@
-//! Places of connections at the host's loopback: the choice of a connection that makes room for a new one, and the share
-//! of each tenant.
+//! Places of connections at the host's loopback: which connection makes room for a new one, and how many connections
+//! each tenant may have.
 //!
-//! Every local process reaches this port, and an address tells nothing about it. A connection is *unknown* until its
-//! first signed request has proved its lease. Unknown and known connections have places of their own.
+//! Every local process can connect to this port, and its address does not identify it. A connection is *unknown* until
+//! its first signed request has proved its lease. Unknown and known connections have separate places.
 //!
-//! If all places of unknown connections are taken, a new connection takes the place of the one that has been unknown for
-//! longest. Only a connection that has been there for some time, and of which the kernel holds no unread byte, makes room:
-//! a client whose request was not read yet is not closed for others. If there is no such connection, the new one waits in
-//! the accept queue.
+//! If all places of unknown connections are taken, a new connection takes the place of the connection that has been
+//! unknown for longest. A connection can only be replaced after some time, and only if the kernel has no unread byte of
+//! it: a client whose request was not read yet is not closed for others. If no connection can be replaced, the new
+//! connection waits in the accept queue.
 //!
-//! A tenant may have at most as many known connections as remain free. A tenant alone gets half of the places, the next
-//! one half of the rest; so a few tenants that collude do not keep out another.
+//! A tenant may have at most as many known connections as there are free places. A tenant that is alone gets half of
+//! the places, the next tenant half of the rest. So a few tenants that collude cannot keep others out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,9 +26,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// Limits of the connections at the host's loopback, of all leases and strangers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostLimits {
-    /// Connections at a time that have not proved a lease.
+    /// Largest number of connections that have not proved a lease.
     pub unknown: usize,
-    /// Connections at a time that have proved a lease.
+    /// Largest number of connections that have proved a lease.
     pub known: usize,
     /// Time after which an unknown connection is closed if a new one needs its place.
     pub silence: Duration,
@@ -46,7 +46,7 @@ impl Default for HostLimits {
 
 /// Socket of an unknown connection.
 trait UnknownSocket {
-    /// Whether the kernel has no byte of the peer.
+    /// Whether the kernel has no unread byte from the peer.
     fn is_quiet(&self) -> bool;
 }
 
@@ -58,7 +58,7 @@ impl UnknownSocket for TcpStream {
     }
 }
 
-/// Connections by number, which rises with each.
+/// Connections by number. Each new connection gets a higher number.
 struct HostTable<S> {
     limits: HostLimits,
     unknown: BTreeMap<u64, (Instant, S)>,
@@ -79,8 +79,8 @@ impl<S: UnknownSocket> HostTable<S> {
         }
     }
 
-    /// Adds an unknown connection. Returns its number and the socket that must be closed for it, if any. If there is no
-    /// room, gives `socket` back.
+    /// Adds an unknown connection. Returns its number and, if it replaces another connection, the socket to close.
+    /// Fails with `socket` if there is no room.
     fn add(&mut self, now: Instant, socket: S) -> Result<(u64, Option<S>), S> {
         let mut replaced = None;
         if self.unknown.len() >= self.limits.unknown {
@@ -103,8 +103,8 @@ impl<S: UnknownSocket> HostTable<S> {
         self.unknown.remove(&number).map(|(_, socket)| socket)
     }
 
-    /// Counts an unknown connection for its tenant from now on. Refused if the tenant has its share, or if the
-    /// connection was closed for another.
+    /// Counts an unknown connection as a known one of its tenant from now on. Fails if the tenant has its share
+    /// already, or if the connection was closed for another.
     fn assign(&mut self, number: u64, tenant: &str) -> Result<(), NoShare> {
         let own = self.of_tenants.get(tenant).copied().unwrap_or_default();
         if own >= self.limits.known - self.known || self.unknown.remove(&number).is_none() {
@@ -115,7 +115,7 @@ impl<S: UnknownSocket> HostTable<S> {
         Ok(())
     }
 
-    /// Removes a connection: a known one of this tenant, or an unknown one that was not closed for another.
+    /// Removes a known connection of this tenant; without a tenant, an unknown connection that may be gone already.
     fn leave(&mut self, number: u64, tenant: Option<&str>) {
         let Some(tenant) = tenant else {
             self.unknown.remove(&number);
@@ -148,7 +148,7 @@ impl HostPlaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place, and closes the connection that this one replaces, if any.
+    /// Waits for a place, and closes the connection that `stream` replaces, if any.
     pub async fn enter(&self, stream: &tokio::net::TcpStream) -> io::Result<HostPlace> {
         let mut handle = TcpStream::from(stream.as_fd().try_clone_to_owned()?);
         loop {
@@ -172,7 +172,7 @@ impl HostPlaces {
     }
 }
 
-/// Place of one connection; free when this is dropped.
+/// Place of one connection. Dropping it frees the place.
 pub(super) struct HostPlace {
     places: HostPlaces,
     number: u64,
@@ -181,7 +181,7 @@ pub(super) struct HostPlace {
 }
 
 impl HostPlace {
-    /// Counts the connection for the tenant whose lease it has proved. It cannot be replaced any more.
+    /// Counts the connection for the tenant whose lease it has proved. From then on the connection cannot be replaced.
     pub fn assign(&self, tenant: &str) -> Result<(), NoShare> {
         let mut assigned = self.tenant.lock().unwrap_or_else(PoisonError::into_inner);
         if assigned.is_none() {
@@ -229,7 +229,7 @@ mod tests {
         })
     }
 
-    /// Adds a connection. Returns its number, and the name of the one that was closed for it.
+    /// Adds a connection. Returns its number, and the name of the connection that was closed for it.
     fn add(table: &mut HostTable<FakeSocket>, now: Instant, name: &'static str) -> Option<(u64, Option<&'static str>)> {
         let (number, replaced) = table.add(now, socket(name)).ok()?;
         Some((number, replaced.map(|socket| socket.0)))

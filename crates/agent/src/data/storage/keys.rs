@@ -19,7 +19,7 @@ const BYTES_MAX: u64 = 64 << 10;
 pub(super) fn read_private(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
     let file = File::open(path).map_err(unreadable)?;
-    // Checks the open file, which cannot be exchanged for another one meanwhile.
+    // Checks the open file, because another file could take this path after a check of the path.
     if let Some(why) = exposure(&file.metadata().map_err(unreadable)?) {
         return Err(format!(
             "{} is not safe: {why}; `chmod 600` it, and replace the keys if others may have read them",
@@ -34,7 +34,7 @@ pub(super) fn read_private(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The keys of a profile. Read for each request, so that replaced keys count at once.
+/// The keys of a profile. The file is read for each request, so that replaced keys are used at once.
 pub(super) fn keys(path: &Path, profile: &str) -> Result<SigningKeys, String> {
     let text = read_private(path)?;
     let value = |name: &str| {

@@ -11,12 +11,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Semaphore, watch};
 
-/// Largest number of connections of one lease at a time, at the host's loopback, which it shares with others.
+/// Largest number of connections of one lease at a time, at the host's loopback, which all leases share.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Access of one lease to object storage.
 pub(crate) struct LeaseStorage {
-    /// Registry that it is removed from at its end.
+    /// Registry from which the lease is removed at its end.
     open: Weak<StorageState>,
     pub(super) tenant: String,
     pub(super) keys: SigningKeys,
@@ -70,18 +70,18 @@ impl LeaseStorage {
         lease
     }
 
-    /// Access of its workers: address and keys.
+    /// Access of the lease's workers: address and keys.
     pub fn access(&self) -> Way {
         self.way.clone()
     }
 
-    /// Its places, in the form that its client is told.
+    /// The lease's places, in the form that its client receives.
     pub fn client_places(&self) -> Vec<String> {
         self.places.iter().map(StoragePlace::to_string).collect()
     }
 
-    /// Ends the access, because the lease has ended or is ending: connections are cut, and the keys open nothing any
-    /// more.
+    /// Ends the access, because the lease has ended or is ending: its connections are closed, and its keys are not
+    /// valid any more.
     pub fn end(&self) {
         self.is_over.send_replace(true);
         self.forget();
@@ -112,8 +112,8 @@ impl Drop for LeaseStorage {
     }
 }
 
-/// Environment variables that all SDKs understand. Keys are in the environment, and not at an address that hands them
-/// out, because the workers of such a lease are started for it and end with it, as its keys do.
+/// Environment variables that all SDKs understand. The keys are in the environment and not at an address that serves
+/// keys: the workers of a lease with storage are started for this lease, and end with it, as its keys do.
 fn environment(keys: &SigningKeys, address: SocketAddr, store: Option<&Store>) -> Vec<(OsString, OsString)> {
     let region = store.map_or("us-east-1", |store| &store.region);
     let endpoint = format!("http://{address}");

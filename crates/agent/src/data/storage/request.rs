@@ -21,7 +21,7 @@ type Body = Either<Full<Bytes>, reqwest::Body>;
 /// Largest number of bytes read of a store's error message.
 const WORDS_MAX: usize = 16 << 10;
 
-/// Answers a request; if it is not carried out, with an error in S3's format.
+/// Answers a request. If the request fails, the answer is an error in S3's format.
 pub(super) async fn answer(
     open: Arc<StorageState>,
     holder: Arc<ConnectionOwner>,
@@ -109,7 +109,7 @@ fn store_of<'a>(open: &'a StorageState, lease: &LeaseStorage, judged: &Permitted
     store.ok_or_else(|| Fault::new(500, "InternalError", "the site's store is not known"))
 }
 
-/// The body to pass on; `None`: there is none. Only a list of objects to remove is read and checked here.
+/// The body to pass on; `None` if there is none. Only a list of objects to remove is read and checked here.
 async fn body_of(
     asked: &S3Request,
     (lease, judged): (&LeaseStorage, &PermittedPlaces),
@@ -192,7 +192,7 @@ async fn pass_answer(answer: Response<reqwest::Body>, method: &Method) -> Result
     }
     head.headers.remove("keep-alive");
     let mut passed = Response::from_parts(head, Either::Right(body));
-    // A store may speak another version.
+    // A store may use another version of HTTP.
     *passed.version_mut() = http::Version::HTTP_11;
     Ok(passed)
 }

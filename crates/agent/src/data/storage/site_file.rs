@@ -97,7 +97,7 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Makes the place of this tenant; `None` if the tenant's name would change the path.
+    /// Makes the place of this tenant; returns `None` if the tenant's name would change the path.
     fn of(&self, tenant: &str) -> Option<StoragePlace> {
         if self.text.contains(TENANT) && (tenant.is_empty() || tenant.contains('/')) {
             return None;
@@ -220,7 +220,7 @@ impl Store {
         read.await.map_err(|error| error.to_string())?
     }
 
-    /// URL of a request; `None`: URL rules would change the path or query.
+    /// URL of a request; `None` if URL rules would change the path or query.
     pub fn url(&self, path: &str, query: &str) -> Option<Url> {
         let mut url = self.endpoint.clone();
         url.set_path(path);

@@ -94,10 +94,10 @@ async fn an_agent_does_not_start_with_secrets_that_others_may_read() {
     assert!(missing.err().expect("it is not there").to_string().contains("missing"));
 }
 
-/// Reads until the other side closes; `None`: it does not in time.
+/// Reads until the other side closes; returns `None` if it does not close in time.
 async fn read_to_end(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
-    // If a connection is closed by an error, what came before the error counts.
+    // If an error closes the connection, the bytes before the error are returned.
     let _ = timeout(SOON, stream.read_to_end(&mut read)).await.ok()?;
     Some(String::from_utf8_lossy(&read).into_owned())
 }

@@ -8,10 +8,10 @@
 //! .quota             held (flock) while an agent counts the tenant's bytes, and reserves some of what is left
 //! ```
 //!
-//! A part has the length that is reserved for it, so that states which are saved at the same time count in full.
+//! A part is as long as its reservation, so that states which are saved at the same time count in full.
 //!
-//! The lock says that a state is in use, as far as the file system has locks that all nodes see. Without such locks,
-//! too, only one lease gets a state: if two rename one file, one of them succeeds.
+//! The lock shows that a state is in use, if the file system has locks that all nodes see. Even without such locks only
+//! one lease gets a state: if two agents rename the same file, only one rename succeeds.
 
 use super::SwapOptions;
 use crate::workers::worker::StartError;
@@ -98,9 +98,9 @@ pub(super) fn is_ours(folder: &Path) -> bool {
 
 /// Result of an attempt to get a state.
 pub(crate) enum StateClaim {
-    /// The state is this lease's.
+    /// The state belongs to this lease now.
     Held(StateLock),
-    /// Another lease holds it; a message that names that lease.
+    /// Another lease has the state; the message names that lease.
     InUse(String),
 }
 
@@ -111,7 +111,7 @@ impl StateLock {
         let path = folder.join(format!("{}.{LOCK}", wanted.name));
         let Some(lock) = try_lock(&path)? else {
             let mut holder = String::new();
-            // The process that writes it now holds the lock.
+            // The holder of the lock writes this text, which may still be missing.
             let _ = File::open(&path).map(|file| file.take(HOLDER_BYTES_MAX).read_to_string(&mut holder));
             return Ok(StateClaim::InUse(format!(
                 "the state `{}` is in use by {}; end that lease, wait, or use another name",
@@ -133,7 +133,7 @@ impl StateLock {
         self.folder.join(format!("{}.{end}", self.wanted.name))
     }
 
-    /// Takes the saved state for this lease; `None`: there is none. Blocks.
+    /// Takes the saved state for this lease; returns `None` if there is none. Blocks.
     pub fn take_saved(&self) -> Result<Option<TakenState>, StartError> {
         let saved = self.path(STATE);
         let taken = self.path(&format!("{TAKEN}{}", self.wanted.lease));
@@ -166,8 +166,8 @@ impl StateLock {
         Ok(Some(TakenState { place, file, head }))
     }
 
-    /// Explains why there is no saved state: `None` if there never was one; an error if a lease is restoring it, or has
-    /// ended without restoring it or putting it back.
+    /// Explains why there is no saved state. Returns `None` if there never was a saved state. Fails if a lease is
+    /// restoring the state, or has ended without restoring it or putting it back.
     fn no_saved_state(&self, saved: &Path) -> Result<Option<TakenState>, String> {
         let begins = format!("{}.{TAKEN}", self.wanted.name);
         let left = files(&self.folder)?
