@@ -1,4 +1,4 @@
-//! Isolation of tenants: whose code the node runs, in which kind of sandbox, and what it may reach from there.
+//! Isolation of tenants: whose code the node runs, in which kind of sandbox, and what the code may access from there.
 
 pub(crate) mod caller;
 pub(crate) mod reach;

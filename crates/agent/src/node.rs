@@ -65,7 +65,7 @@ pub(crate) struct NodeState {
     pub outstanding: OwedTotals,
     /// The leases of the book, with their tasks.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
-    /// Number of the last operator's order that was carried out.
+    /// Number of the operator's last order that was carried out.
     pub order: u64,
     /// Whether the agent ends as soon as the drain has finished; no order changes that.
     pub leaving: bool,
@@ -76,7 +76,7 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
-    /// Marks the first so many free cores that other platforms have not marked, and lets the next lease get others last.
+    /// Marks the first `wanted` free cores that no other platform has marked; the next lease uses the others last.
     fn avoid_cores_of_others(&mut self, wanted: usize) {
         // A request for more than is free is refused, or gets all of them.
         if wanted <= self.book.free_core_numbers().count() {
@@ -85,8 +85,8 @@ impl NodeState {
         }
     }
 
-    /// Number of places on each core to which workers may be moved: shared cores, and free ones, without those that
-    /// other platforms have marked unless they have marked all.
+    /// Number of places on each core to which workers may be moved: shared cores and free cores. Leaves out cores that
+    /// other platforms have marked, unless they have marked all free cores.
     pub fn room_for_moves(&self) -> BTreeMap<u32, u32> {
         let mut room = self.book.room();
         let of_others = self.marks.of_others(self.book.free_core_numbers(), MOVES_MAX);
@@ -109,14 +109,14 @@ pub(crate) struct Node {
     pub borrowing: Borrowing,
     /// Batch jobs on the node, and the site's policy for them.
     pub batch: JobWatch,
-    /// Journal of usage, which survives crashes; `None`: usage is kept in memory only.
+    /// Journal of usage, which survives crashes; `None` if usage is kept in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     keys: RwLock<TokenKeys>,
     start: Instant,
     tables: Mutex<NodeState>,
     /// Number of leases that hold cores.
     active: watch::Sender<usize>,
-    /// Whether workers may want the same shared core, or use one that they have left.
+    /// Whether several workers may want the same shared core, or a worker may use a core that it has left.
     shares_cores: watch::Sender<bool>,
     /// Number of ended leases whose end is to be told once their usage is durable.
     pub untold: watch::Sender<usize>,

@@ -1,8 +1,8 @@
 //! Identity of the party that opens a session, and the tenant that the session counts for.
 //!
 //! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
-//! only tenants that its operator has named, and users of its own host; of the latter, only the agent's own user and
-//! root are admitted. [`crate::isolation::sandboxes`] decides which sandbox they get. An agent of kind `process` that
+//! only tenants that its operator has named, and users of its own host, of which it admits only the agent's own user
+//! and root. [`crate::isolation::sandboxes`] decides which sandbox each of them gets. An agent of kind `process` that
 //! serves several tenants does not start unless its operator accepts that each of them has the agent's rights.
 
 use crate::config::SharedByTenants;
@@ -39,7 +39,7 @@ pub(crate) enum SessionPeer {
     Bearer {
         /// Tenant of the lease.
         tenant: String,
-        /// The lease, and no other.
+        /// The only lease that the session may use.
         lease: LeaseId,
     },
 }
@@ -53,8 +53,8 @@ impl Tenants {
         self.0.iter().any(|served| served == tenant)
     }
 
-    /// Returns the reason why an agent must not serve these tenants in sandboxes of kind `kind`; `None`: it may.
-    /// `by_root`: whether the agent is root. `accepted`: what its operator lets several tenants share.
+    /// Returns the reason why an agent must not serve these tenants in sandboxes of kind `kind`; `None` if it may.
+    /// `by_root`: whether the agent is root. `accepted`: resources that its operator lets several tenants share.
     pub fn separation_fault(&self, kind: Kind, by_root: bool, accepted: SharedByTenants) -> Option<String> {
         if self.0.windows(2).all(|pair| pair[0] == pair[1]) {
             return None;
@@ -94,7 +94,7 @@ impl Tenants {
     }
 
     /// Tenant of a session whose token belongs to `holder`. A local caller with the token of a served tenant counts as
-    /// that tenant: it has the agent's own user or is root, so it could do here everything that the tenant can do.
+    /// that tenant: it is the agent's own user or root, so it could do everything here that the tenant can do.
     pub fn of_session(&self, caller: SessionPeer, holder: &str) -> String {
         match caller {
             SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => tenant,

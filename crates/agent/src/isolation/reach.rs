@@ -64,7 +64,7 @@ impl fmt::Display for DirectoryGrant {
 }
 
 impl DirectoryGrant {
-    /// The grant for this tenant: the path up to the first part with the tenant's name, and the rest; `None`: no grant.
+    /// The grant for this tenant: the path up to the first part with the tenant's name, and the rest. `None`: no grant.
     fn of(&self, tenant: &str) -> Option<(PathBuf, PathBuf)> {
         let mut parts = [PathBuf::new(), PathBuf::new()];
         let mut is_named = false;
@@ -211,15 +211,15 @@ impl Grants {
             declared(path.to_owned(), PathBuf::new(), PathBuf::new(), true)
         } else {
             let mut granted: Vec<_> = self.grants_for(tenant).collect();
-            // The longest granted path that fits comes first.
+            // After sorting, the longest granted path that fits is found first.
             granted.sort_by_key(|(_, trusted, own)| {
                 std::cmp::Reverse(trusted.components().count() + own.components().count())
             });
             let fits = granted.into_iter().find_map(|(grant, trusted, own)| {
                 let beneath = path.strip_prefix(trusted.join(&own)).ok()?;
                 let may = grant.writable || !directory.writable;
-                // In a directory of its own, a tenant has the owner's rights; in a shared directory that all read, it
-                // has the rights of other users.
+                // In its own directory, and where it may write, a tenant has the owner's rights. In a shared directory
+                // that it can only read, it has the rights of other users.
                 let as_owner = directory.writable || !own.as_os_str().is_empty();
                 may.then(|| declared(trusted, own, beneath.to_owned(), as_owner))
             });
@@ -294,8 +294,8 @@ fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Rejection> {
     }
 }
 
-/// Message that tells a client the access of its lease. Its directories are those of `asked`: for kind `process`,
-/// `reach` lists none.
+/// Message that describes the access of a lease to its client. The directories are taken from `asked`, because `reach`
+/// lists none for kind `process`.
 pub(crate) fn client_reach(reach: &WorkerReach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),

@@ -1,12 +1,12 @@
 //! Kind of sandbox for each lease, and the parts of the host that its program sees.
 //!
-//! An agent serves users of its own host and tenants that its operator has named; of the former, only the agent's own
-//! user and root are admitted (see [`caller`](super::caller)). Code of the agent's own user gains nothing by leaving a
-//! sandbox, so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names
-//! none gets it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the
+//! An agent serves tenants that its operator has named, and users of its own host, of which it admits only the agent's
+//! own user and root (see [`caller`](super::caller)). Code of the agent's own user gains nothing by leaving a sandbox,
+//! so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names no kind gets
+//! this kind, and a lease that names a weaker kind is refused. Other tenants also cannot choose what they see of the
 //! host: their interpreters and packages must be in folders that the site's policy shows, or in the system's own
-//! folders. Of its own user's folders the agent shows those that a program imports from, but no home folder: a user
-//! who asks for a sandbox does not trust the code in it with the keys there.
+//! folders. Programs of the agent's own user see the folders that they import from, but no home folder: a user who asks
+//! for a sandbox does not trust the code in it with the keys in a home folder.
 
 use crate::error::AgentError;
 use crate::isolation::caller::RequestOrigin;
@@ -22,7 +22,7 @@ const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 /// Kinds of sandbox that a site uses for its leases.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandboxes {
-    /// Kind for leases that name none, and the weakest for tenants other than the agent's own user.
+    /// Kind for leases that name no kind, and the weakest kind for tenants other than the agent's own user.
     pub default: Kind,
     /// The agent's own user.
     pub own_user: u32,
@@ -74,7 +74,7 @@ impl Sandboxes {
     }
 
     /// Mounts beyond the policy for workers with this interpreter and import path, and the folders of both that are not
-    /// shown. Other tenants are refused an interpreter that is not shown. Reads folders of the host.
+    /// shown. Fails if the interpreter of another tenant is not shown. Reads folders of the host.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,
@@ -85,12 +85,12 @@ impl Sandboxes {
     ) -> Result<ImportMounts, Rejection> {
         let path = path.iter().filter(|folder| !seen.has(folder)).cloned();
         if !self.is_own(tenant, origin) {
-            // A container has an interpreter and folders of its own, which only its worker knows.
+            // A container has its own interpreter and folders, which the agent does not see.
             if kind == Kind::Container {
                 return Ok(ImportMounts::default());
             }
             seen.check_interpreter(interpreter, kind)?;
-            // Looking whether they exist would tell tenants which files the host has.
+            // A check whether these folders exist would show tenants which files the host has.
             let hidden =
                 path.filter(|folder| folder.is_absolute() && !PACKAGES.iter().any(|name| folder.ends_with(name)));
             return Ok(ImportMounts {
@@ -137,7 +137,7 @@ impl VisibleFolders<'_> {
     }
 
     /// Refuses an interpreter that is not shown, whether it exists or not. Looks only at links that are shown, and at
-    /// what these lead to.
+    /// the targets of these links.
     fn check_interpreter(&self, interpreter: Option<&Path>, kind: Kind) -> Result<(), Rejection> {
         let refused = |folder: &Path| {
             let folder = folder.display();
@@ -171,14 +171,14 @@ impl VisibleFolders<'_> {
 pub(crate) struct ImportMounts {
     /// Folders that are shown.
     pub mounts: Vec<Mount>,
-    /// Folders that are not shown. For the agent's own user: home folders, folders that contain some, and folders of
-    /// all users. For other tenants: folders that the site does not show.
+    /// Folders that are not shown. For the agent's own user: home folders, folders that contain a home folder, and
+    /// folders of all users. For other tenants: folders that the site does not show.
     pub hidden: Vec<PathBuf>,
 }
 
-/// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
-/// network in a virtual machine to a client on this host, which does not need it: the network ends at the machine's
-/// monitor, and functions would not have it.
+/// Refuses workers that their client could not reach: a client on another host connects over the network. Also refuses
+/// a virtual machine with a network to a client on this host. Such a client does not need the network, and functions
+/// would not have it, because the network ends at the machine's monitor.
 pub(crate) fn check_reachable(kind: Kind, origin: RequestOrigin, network: bool) -> Result<(), Rejection> {
     if kind == Kind::MicroVm && origin == RequestOrigin::Local && network {
         return Err(Rejection::NoSandbox {
@@ -198,7 +198,7 @@ pub(crate) fn check_reachable(kind: Kind, origin: RequestOrigin, network: bool) 
     })
 }
 
-/// Checks whether this node can make such sandboxes. May make one to find out, on a thread that may block.
+/// Checks whether this node can make sandboxes of this kind. May make one as a test, on a thread that may block.
 pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Rejection> {
     let asked = tokio::task::spawn_blocking(move || launcher.find_lacking(kind)).await;
     let found = asked.unwrap_or_else(|error| Err(error.to_string()));
@@ -221,8 +221,8 @@ pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), Agen
     Ok(())
 }
 
-/// Path at which a sandbox sees an environment: the path where it was made, because some packages contain that path. If
-/// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path (`prefix`), the
+/// Path at which a sandbox sees an environment: the path `prefix` where the environment was made, because some packages
+/// contain this path. If the sandbox's own folders, or mounts of the host (`others`), occupy or surround `prefix`, the
 /// environment's path on the host (`at`) is used.
 pub(crate) fn place_of<'a>(prefix: PathBuf, at: &Path, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
     match is_free_path(&prefix, others) {

@@ -34,12 +34,12 @@ pub(crate) struct ActiveLease {
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
     /// Set once the sessions of the lease are told that it is ending.
     ending: AtomicBool,
-    /// Whether the manager has taken it back before any client knew of it.
+    /// Whether the manager has taken the lease back before any client knew of it.
     unused: AtomicBool,
 }
 
 impl ActiveLease {
-    /// Makes the lease. `built_in`: a library that its workers have without loading it.
+    /// Makes the lease. `built_in`: a library that is part of its workers' program.
     pub fn new(id: LeaseId, terms: Terms, built_in: Option<CheckedLibrary>) -> Self {
         Self {
             id,
@@ -90,8 +90,8 @@ impl ActiveLease {
         self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores an incarnation at its worker's index, in place of the former one. First incarnations come in the order of
-    /// their indices, so one without a place is appended.
+    /// Stores an incarnation at its worker's index, in place of the former incarnation. First incarnations are stored
+    /// in the order of their indices, so an incarnation behind the last index is appended.
     pub fn place(&self, incarnation: Arc<Incarnation>) {
         let mut places = self.places();
         match places.get_mut(usize::from(incarnation.index.0)) {
@@ -135,7 +135,7 @@ impl ActiveLease {
         ended.unwrap_or((EndReason::AgentStopping, UsageTotals::default()))
     }
 
-    /// Waits until its workers have started; returns the durations of the steps. Refused if a worker did not start.
+    /// Waits until its workers have started; returns the durations of the steps. Fails if a worker did not start.
     pub async fn wait_for_start(&self) -> Result<StartPhases, Rejection> {
         let mut total = StartPhases::default();
         for incarnation in self.incarnations() {
@@ -221,7 +221,7 @@ impl ActiveLease {
             let incarnation = self.incarnation(index)?;
             match incarnation.wait_until_settled().await {
                 IncarnationState::Up(worker) => return Ok((incarnation, worker)),
-                // It had served, and the book did not know of its end yet.
+                // The worker had served, and the book had not recorded its end yet.
                 IncarnationState::Gone { .. } if !is_second && incarnation.start.was_up() => {
                     incarnation.wait_for_end().await;
                     is_second = true;
@@ -257,7 +257,7 @@ impl ActiveLease {
         book: Arc<impl BookSteps>,
         code: Arc<CheckedLibrary>,
     ) -> Result<(u16, u64), Rejection> {
-        // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
+        // At least one worker must live to load it. This is checked before the lock, which a starting worker needs.
         let any_up = |state: &Arc<Incarnation>| matches!(state.state(), IncarnationState::Up(_));
         if !self.incarnations().iter().any(any_up) {
             self.worker(&book, WorkerIndex(0)).await?;

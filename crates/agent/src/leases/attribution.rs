@@ -1,9 +1,9 @@
-//! Usage of a lease by function: names for the numbers under which workers count, and the times at which usage is
+//! Usage of a lease by function: names for the function numbers in workers' counts, and the times at which usage is
 //! reported.
 //!
-//! A worker's figures are believed up to the worker's own totals, and reported figures never shrink. A function that
-//! was once reported by its name keeps that name: the table of a lease is filled in the order in which its functions
-//! appear.
+//! A worker's figures are cut to the worker's own totals, and reported figures never shrink. A function that was once
+//! reported by its name keeps that name: names are assigned in the order in which functions appear, until the lease's
+//! table of names is full.
 
 use crate::data::code::CheckedLibrary;
 use hotlease_fabric::usage::FunctionUsage;
@@ -77,7 +77,7 @@ impl Attribution {
         believed
     }
 
-    /// Totals by function of the whole lease so far: never less than before, and cut to its usage `lease`.
+    /// Totals by function of the whole lease so far: never less than before, and cut to the lease's usage `lease`.
     pub fn so_far(&mut self, counted: &FunctionTotals, lease: UsageTotals) -> FunctionTotals {
         self.seen.merge(counted, lease);
         self.seen.clone()

@@ -85,7 +85,7 @@ impl ExitEvidence<'_> {
     }
 }
 
-/// Under a memory limit the kernel does not kill the worker: allocation fails, and C++ and Rust abort with these words.
+/// Under a memory limit the kernel does not kill the worker: allocation fails, and C++ and Rust abort with this text.
 fn gave_up_allocating(output: &str) -> bool {
     output.contains("std::bad_alloc") || output.contains("memory allocation of ")
 }

@@ -1,9 +1,10 @@
-//! Marks on the cores that leases hold, by which the platforms of a host leave each other's cores alone.
+//! Marks on the cores that leases hold, by which the platforms of a host avoid each other's cores.
 //!
-//! Each user of a workstation may have a platform, and each offers all cores. A mark is a Unix socket whose abstract
-//! name has the core's number: such a name can be taken once in a network namespace, by any user, needs no file or
-//! folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent takes cores that
-//! others have marked last, but it does take them. So a user who marks all cores gains nothing and harms no lease.
+//! Each user of a workstation may have a platform, and each platform offers all cores. A mark is a Unix socket whose
+//! abstract name has the core's number. Any user can take such a name, but only once in a network namespace. It needs
+//! no file or folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent uses the
+//! cores that other platforms have marked last, but it does use them. So a user who marks all cores gains nothing and
+//! harms no lease.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,20 +32,20 @@ impl CoreMarks {
         }
     }
 
-    /// Marks the first `count` of these cores that no other platform has marked, and returns those before them that are
-    /// marked by others.
+    /// Marks the first `count` of these cores that no other platform has marked. Returns the cores that it skipped,
+    /// because other platforms have marked them.
     pub fn mark_first(&mut self, cores: impl Iterator<Item = u32>, count: usize) -> BTreeSet<u32> {
         let (marks, of_others) = self.first(cores, count);
         self.marks.extend(marks);
         of_others
     }
 
-    /// Returns those that other platforms have marked, up to the `count`th of these cores that none has. Marks nothing.
+    /// Returns the cores that `mark_first` would skip, and marks nothing.
     pub fn of_others(&self, cores: impl Iterator<Item = u32>, count: usize) -> BTreeSet<u32> {
         self.first(cores, count).1
     }
 
-    /// New marks on cores that have none, until `count` cores are not those of others; and those of others.
+    /// New marks on the first `count` of these cores that others have not marked, and the cores that were skipped.
     fn first(&self, cores: impl Iterator<Item = u32>, count: usize) -> (BTreeMap<u32, OwnedFd>, BTreeSet<u32>) {
         let mut left = count;
         let (mut marks, mut of_others) = (BTreeMap::new(), BTreeSet::new());
@@ -77,7 +78,7 @@ impl CoreMarks {
         }
     }
 
-    /// Takes the name of a core; `None`: it is taken, or there are no sockets left.
+    /// Takes the name of a core; returns `None` if the name is taken, or if there are no sockets left.
     fn mark(&self, core: u32) -> Option<OwnedFd> {
         let name = UnixAddr::new_abstract(format!("{}{core}", self.prefix).as_bytes()).ok()?;
         let mark = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;

@@ -1,9 +1,9 @@
-//! Log of failed invocations. Each entry has the number that the client's log uses, too.
+//! Log of failed invocations. Each entry has the invocation's number, which the client's log uses, too.
 //!
 //! A worker does not log, because everything that it prints counts as output of its functions, and belongs to its
-//! tenant. It records failures in the memory that it shares with the agent, after it has sent the reply, and the agent
-//! looks at them now and then. A tenant can cause any number of failures, so only some in each second are logged one by
-//! one; the others are counted.
+//! tenant. After it has sent the reply, it records a failure in the memory that it shares with the agent, which looks
+//! at this memory from time to time. A tenant can cause any number of failures, so only some failures in each second
+//! are logged one by one; the others are counted.
 
 use super::libraries::Libraries;
 use hotlease_fabric::usage::{InvocationFailure, UsageBlock};
@@ -49,8 +49,8 @@ impl FailureLog {
             return Vec::new();
         };
         let (count, failures) = failed_since(*seen);
-        // If a worker lies about the number of its failures, all of them count as new, but no more than its memory
-        // holds.
+        // If a worker reports a false number of failures, all failures in its memory count as new; the memory has room
+        // for only a few.
         let missed = count.wrapping_sub(*seen).saturating_sub(failures.len() as u64);
         self.untold = self.untold.saturating_add(missed);
         *seen = count;

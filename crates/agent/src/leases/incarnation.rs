@@ -52,7 +52,7 @@ pub(crate) enum IncarnationState {
 
 /// One worker in the service of one lease.
 pub(crate) struct Incarnation {
-    /// Its place in the lease.
+    /// Number of the worker in the lease.
     pub index: WorkerIndex,
     /// Its epoch.
     pub epoch: Epoch,
@@ -63,7 +63,7 @@ pub(crate) struct Incarnation {
     usage: OnceLock<UsageBlock>,
     pid: OnceLock<u32>,
     state: watch::Sender<IncarnationState>,
-    /// Whether the book knows that it is gone, and so starts another one.
+    /// Whether the book has recorded its end, and so can start another incarnation.
     is_booked_out: watch::Sender<bool>,
     /// Reason why the agent kills it, once there is one.
     killed: watch::Sender<Option<KillReason>>,
@@ -109,7 +109,7 @@ impl Incarnation {
         self.until(|state| !matches!(state, IncarnationState::Starting)).await
     }
 
-    /// Waits for its end, until the book knows of it; returns cause and last output.
+    /// Waits until the book has recorded its end; returns cause and last output.
     pub async fn wait_for_end(&self) -> (Cause, String) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.is_booked_out.subscribe().wait_for(|known| *known).await;
@@ -136,8 +136,8 @@ impl Incarnation {
             }
             first
         });
-        // Killed here, and not only by the task, which may be busy. A worker whose state is to be saved is left to the
-        // task: it kills the worker after that.
+        // The worker is killed here too, because the task may be busy. A worker whose state must be saved is killed
+        // only by the task, after the save.
         if let IncarnationState::Up(worker) = &*self.state.borrow()
             && !is_asked_first
         {
@@ -154,8 +154,8 @@ impl Incarnation {
         self.usage.get()
     }
 
-    /// Logs the failures that its worker has recorded since the last call. `libraries`: those of the lease, which name
-    /// the functions.
+    /// Logs the failures that its worker has recorded since the last call. `libraries`: libraries of the lease, with
+    /// the names of the functions.
     pub fn log_failures(&self, lease: LeaseId, libraries: &Libraries) {
         let Some(block) = self.block() else { return };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,8 +211,8 @@ impl Incarnation {
         refused.fold(0, u64::wrapping_add)
     }
 
-    /// Number of times that other threads had the cores of its slots, and whether one of them does not poll now because
-    /// of that; as the worker reports it.
+    /// Number of times that other threads had the cores of its slots, and whether one of its slots does not poll now
+    /// for this reason; both as the worker reports them.
     pub fn contention(&self) -> (u64, bool) {
         let Some(block) = self.usage.get() else {
             return (0, false);
@@ -252,7 +252,7 @@ impl Incarnation {
         (slot < block.slots()).then(|| block.read(slot).running)?
     }
 
-    /// Runs the incarnation: takes or starts a worker, configures it, waits for its end, and reports that to the book.
+    /// Takes or starts a worker, configures it, waits for its end, and reports the end to the book.
     pub async fn live(self: Arc<Self>, book: Arc<impl BookSteps>, supply: Arc<WorkerSupply>, lease: ServedLease) {
         let (worker, up) = self.come_up((&book, &supply), &lease).await;
         let (cause, output) = match (worker, up) {
@@ -281,9 +281,9 @@ impl Incarnation {
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
             );
         }
-        // The worker's resources are free now. A batch job that waits for them must not also wait for a disk, which may
-        // take seconds to make a written state durable: so the state is ended after the report. Otherwise it is ended
-        // before the report, so that a client that was told of the end finds its state.
+        // The worker's resources are free now. If a batch job waits for them, the state is ended after the report,
+        // because the disk may take seconds to make a written state durable. Otherwise the state is ended before the
+        // report, so that a client that was told of the end finds the state.
         let is_awaited = matches!(cause, Cause::LeaseEnded(EndReason::BatchJob(_)));
         let why = self.end_text(&cause);
         if !is_awaited {
@@ -300,7 +300,7 @@ impl Incarnation {
             }
             None => (usage::only_allocated(held), FunctionTotals::default()),
         };
-        // Cannot be refused: it only reports.
+        // The book cannot refuse this event, which only reports.
         let _ = book.step(BookEvent::WorkerGone {
             lease: lease.id,
             worker: self.index,
@@ -353,8 +353,8 @@ impl Incarnation {
             if self.is_killed() {
                 return (None, Err(BringUpError::Ended));
             }
-            // The start is not given up: the process may be there before the call returns, and the lease holds its core
-            // until the process is gone.
+            // A kill does not interrupt this call: the process may exist before the call returns, and the lease holds
+            // its core until the process is gone.
             let worker = match supply.start_worker(&lease.terms, &mut origin).await {
                 Ok(worker) => Arc::new(worker),
                 Err(_) if self.is_killed() => return (None, Err(BringUpError::Ended)),

@@ -28,7 +28,7 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Libraries of a new lease. `built_in`: a library that its workers have without loading it.
+    /// Libraries of a new lease. `built_in`: a library that is part of its workers' program.
     pub fn new(built_in: Option<CheckedLibrary>) -> Self {
         let mut attribution = Attribution::default();
         let mut codes = Vec::new();

@@ -1,4 +1,4 @@
-//! Usage of a lease that is still running: its book's figures, and those of its living workers.
+//! Usage of a lease that is still running: the book's figures, and the figures of its living workers.
 
 use super::active_lease::ActiveLease;
 use super::incarnation::IncarnationState;
@@ -25,7 +25,7 @@ pub(crate) fn used_so_far(lease: &CoreLease, active: Option<&ActiveLease>, now: 
     used
 }
 
-/// Share of the functions of a running lease in its usage `used`.
+/// Usage of a running lease by function, cut to the lease's usage `used`.
 pub(crate) fn functions_so_far(lease: &CoreLease, active: Option<&ActiveLease>, used: UsageTotals) -> FunctionTotals {
     let Some(active) = active else {
         return FunctionTotals::default();

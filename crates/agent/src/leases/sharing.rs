@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Terms of sharing that are fixed for one run of an agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharingTerms {
-    /// Places for warm slots on one shared core; 0: no core is shared.
+    /// Places for warm slots on one shared core; 0 if no core is shared.
     pub places_per_core: u32,
     /// Longest duration of an invocation on a shared core.
     pub call_limit: Duration,

@@ -74,13 +74,13 @@ impl IncarnationStart {
         let _ = self.up.set(Instant::now());
     }
 
-    /// Records whether the kernel holds the limit on its worker's memory.
+    /// Records whether the kernel enforces the limit on its worker's memory.
     pub fn record_memory(&self, by_kernel: bool) {
-        // Relaxed, here and below: it orders nothing. The last worker that was tried counts.
+        // Relaxed, here and below: the flag orders nothing. If several workers were tried, the last one counts.
         self.memory_by_kernel.store(by_kernel, Ordering::Relaxed);
     }
 
-    /// Whether the kernel holds the limit on its worker's memory; otherwise the agent looks at it now and then.
+    /// Whether the kernel enforces the limit on its worker's memory. Otherwise the agent checks it at intervals.
     pub fn has_kernel_limit(&self) -> bool {
         self.memory_by_kernel.load(Ordering::Relaxed)
     }

@@ -36,7 +36,7 @@ struct KnownProgram {
 }
 
 impl StartTable {
-    /// Finds a program, and marks it as the one that ran last.
+    /// Finds a program, and marks it as the program that ran last.
     fn known(&mut self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Option<&mut KnownProgram> {
         let is =
             |known: &KnownProgram| known.tenant == tenant && known.sandbox == sandbox && *known.program == **program;
@@ -59,7 +59,7 @@ impl StartRecords {
         }
     }
 
-    /// Reason why there was no spare, for the client; remembers the program. `limit`: most spares that the node keeps.
+    /// Reason why there was no spare, for the client; remembers the program. `limit`: largest number of spares.
     pub fn record_missed(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, limit: usize) -> String {
         let mut table = self.table();
         let Some(known) = table.known(tenant, sandbox, program) else {
@@ -82,7 +82,7 @@ impl StartRecords {
         known.why(limit, Instant::now())
     }
 
-    /// Records that a lease of this program has ended, and that this many spares should wait for the next one.
+    /// Records that a lease of this program has ended, and that this many spares should wait for the next lease.
     pub fn record_left(
         &self,
         tenant: &str,

@@ -1,4 +1,4 @@
-//! Supply of workers for leases: those that wait, those that are started, and what the node gives each of them.
+//! Supply of workers for leases: waiting workers, newly started workers, and what the node gives to each of them.
 
 use super::sharing::{CoreClaims, SharingTerms};
 use super::start::{FROM_ZYGOTE, WorkerOrigin};
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 pub(crate) struct WorkerSupply {
     /// Launcher for workers.
     pub launcher: Launcher,
-    /// Warm workers: native ones in pools, and spare interpreters.
+    /// Warm workers: native workers in pools, and spare interpreters.
     pub pools: Pools,
     pub spares: Arc<Spares>,
     fabric: Arc<FabricDemand>,
@@ -69,8 +69,8 @@ impl WorkerSupply {
         tick_hz.unwrap_or(1)
     }
 
-    /// Notes that a client reaches a worker over a fabric: those that wait for the next leases load its library, one
-    /// after the other.
+    /// Notes that a client reaches a worker over a fabric: then the workers that wait for the next leases load the
+    /// fabric's library, one after the other.
     pub fn note_fabric(self: &Arc<Self>) {
         if !self.fabric.note() {
             return;
@@ -130,8 +130,8 @@ impl WorkerSupply {
         (taken, came)
     }
 
-    /// Gives up the zygote of a lease's program, because a fork did not come up, for this reason: the next fork would
-    /// fail in the same way. Its worker is then started without a zygote.
+    /// Gives up the zygote of a lease's program, because a fork did not come up, for the reason `why`, and the next
+    /// fork would fail in the same way. The lease's worker is then started without a zygote.
     pub fn give_up_zygote(&self, terms: &Terms, why: &str) -> WorkerOrigin {
         if let Some(program) = &terms.program {
             let why = format!("a worker forked from its zygote does not start: {why}");
@@ -141,7 +141,7 @@ impl WorkerSupply {
         WorkerOrigin::Cold("the worker that was forked for it did not start".into())
     }
 
-    /// Starts a worker for a lease, by a fork from a zygote where there is one.
+    /// Starts a worker for a lease, by a fork from a zygote if there is one.
     pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<StartedWorker, StartError> {
         let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let program = terms.program.as_ref();

@@ -76,7 +76,7 @@ fn totals(block: &UsageBlock, allocated_ns: u64, died_ns: Option<u64>) -> UsageT
     totals
 }
 
-/// Adds a worker's usage to that of its lease; allocated time is the lease's own.
+/// Adds a worker's usage to the usage of its lease, except allocated time, which the lease itself measures.
 pub(crate) fn add(lease: &mut UsageTotals, worker: UsageTotals) {
     lease.hot_ns = lease.hot_ns.saturating_add(worker.hot_ns);
     lease.compute_ns = lease.compute_ns.saturating_add(worker.compute_ns);

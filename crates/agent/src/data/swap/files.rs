@@ -212,7 +212,7 @@ impl StateLock {
 
 impl Drop for StateLock {
     fn drop(&mut self) {
-        // Removed while it is locked: a process that has opened it before finds that the file is gone.
+        // Removed while the lock is held: a process that opened the file earlier then notices that the file is gone.
         let _ = fs::remove_file(self.path(LOCK));
     }
 }
@@ -274,9 +274,9 @@ pub(crate) struct StateWriter {
     file: File,
     hasher: Box<blake3::Hasher>,
     size_bytes: u64,
-    /// Bytes of the tenant's quota that are this state's.
+    /// Bytes of the tenant's quota that are reserved for this state.
     reserved_bytes: u64,
-    /// Largest number of bytes that it may have.
+    /// Largest number of bytes of this state.
     state_bytes: u64,
     /// Largest number of bytes of all states of the tenant.
     tenant_bytes: u64,
@@ -284,8 +284,8 @@ pub(crate) struct StateWriter {
 }
 
 impl StateWriter {
-    /// Reserves further bytes before they come; refuses bytes with which this state, or all states of the tenant
-    /// together, would be too large. Blocks.
+    /// Reserves further bytes before they arrive. Fails if this state, or all states of the tenant together, would
+    /// become too large with these bytes. Blocks.
     pub fn expect(&mut self, further: u64) -> Result<(), String> {
         let bytes = self.size_bytes.saturating_add(further);
         match bytes > self.state_bytes {
@@ -406,13 +406,13 @@ impl Drop for QuotaLock {
     }
 }
 
-/// Locks a file, and makes it if it is missing; `None`: another process or lease has locked it. Its holder removes the
-/// file while it is locked. Blocks for the file system only.
+/// Locks a file, and makes it if it is missing. Returns `None` if another process or lease has locked it. The holder of
+/// the lock removes the file before it unlocks the file. Blocks for the file system only.
 fn try_lock(path: &Path) -> Result<Option<Flock<File>>, String> {
     loop {
         let file = private().open(path).map_err(failed("open", path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            // A process that has opened the file before it was removed may have locked a removed one.
+            // This process may have locked a file that was removed after it had opened the file.
             Ok(lock) if is_same_file(&lock, path) => return Ok(Some(lock)),
             Ok(_) => continue,
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
@@ -471,7 +471,7 @@ pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
     Ok(head)
 }
 
-/// Checks that the bytes are those that were saved.
+/// Checks the saved bytes against the hash in the head.
 fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE_BYTES];

@@ -11,15 +11,15 @@ use tokio::time::{sleep, timeout};
 
 /// Time that a lease waits for a state that another lease holds, in addition to the limit for saving a state.
 const HANDING_OVER: Duration = Duration::from_millis(1500);
-/// Time in which the file system must find, lock and read a state, or make one durable.
+/// Time in which the file system must find, lock and read a state, or make a state durable.
 pub(super) const FILES_LIMIT: Duration = Duration::from_secs(8);
 
 /// Stage of a state.
 enum StateStage {
     /// No lock was taken yet.
     Unlocked,
-    /// Held by this lease; with the saved state, if any, until the worker has restored it.
-    /// Dropped in this order: an unrestored state is put back before another lease can look for it.
+    /// This lease has the lock and, until the worker has restored it, the saved state, if there is one. The fields are
+    /// dropped in this order: an unrestored state is put back before another lease can look for it.
     Held(Option<TakenState>, StateLock),
     /// The state is in the worker only.
     Living(StateLock),
@@ -73,8 +73,8 @@ impl WorkerStateKeeper {
         Ok(())
     }
 
-    /// Locks the state as soon as no other lease holds it. The wait occupies no thread: all leases of a tenant may wait
-    /// for one state.
+    /// Locks the state as soon as no other lease holds it. The wait occupies no thread, because all leases of a tenant
+    /// may wait for the same state.
     async fn lock(&self) -> Result<StateLock, StartError> {
         let (directory, request) = (&self.options.directory, &self.request);
         let holder = format!("lease {} on {}", request.lease, self.host);
@@ -136,7 +136,7 @@ impl WorkerStateKeeper {
             "state `{name}`: restored {} bytes of {} from {path}",
             head.size_bytes, head.host
         ));
-        // Only now: if an earlier step fails, the state is found again.
+        // The file is removed only now. If an earlier step fails, the state is found again.
         let removed = spawn_blocking(move || taken.mark_restored());
         if let Err(why) = self.in_time(FILES_LIMIT, removed).await {
             tracing::error!(state = name, why, "a state that was restored is not removed yet");
@@ -145,7 +145,7 @@ impl WorkerStateKeeper {
     }
 
     /// Makes the worker write its state. Afterwards the worker serves no client, and must be ended. A state that was
-    /// written already is not written again. Takes at most the shorter one of `limit` and the operator's limit.
+    /// written already is not written again. Takes at most `limit` or the operator's limit, whichever is shorter.
     pub async fn save(&self, worker: &StartedWorker, limit: Duration) -> Result<(), SaveError> {
         let mut stage = self.stage.lock().await;
         let lock = match std::mem::replace(&mut *stage, StateStage::Ended) {
@@ -164,7 +164,7 @@ impl WorkerStateKeeper {
             let part = lock.part(&options);
             (lock, part)
         });
-        // If the file system does not answer, there is neither a lock nor a file to write to.
+        // If the file system does not answer in time, there is neither a lock nor a file to write to.
         let opened = self.in_time(FILES_LIMIT.min(limit), opening).await;
         let (lock, part) = opened.map_err(|why| self.lose(why))?;
         let saved = match part {
@@ -215,7 +215,7 @@ impl WorkerStateKeeper {
         }
     }
 
-    /// Drops the stage on a thread where it may block: this renames and removes files.
+    /// Drops the stage on a thread that may block, because the drop renames and removes files.
     async fn release(&self, stage: StateStage) {
         let released = spawn_blocking(move || drop(stage));
         let _ = self.in_time(FILES_LIMIT, released).await;

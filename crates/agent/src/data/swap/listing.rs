@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 /// Largest number of tenants that are looked at.
 const TENANTS_MAX: usize = 64 * 1024;
-/// Age at which an incomplete file counts as left by a process that is gone.
+/// Age from which an incomplete file counts as left by a process that is gone.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// A saved state that no lease has restored yet.
@@ -26,7 +26,7 @@ pub struct SavedState {
     pub bytes: u64,
     /// Time since it was saved.
     pub age: Duration,
-    /// Its head, or why that is invalid.
+    /// Head of the file, or the reason why the head is invalid.
     pub head: Result<StateHead, String>,
 }
 
@@ -54,7 +54,7 @@ pub fn list_states(directory: &Path) -> io::Result<Vec<SavedState>> {
     Ok(states)
 }
 
-/// Removes a state; returns whether it was there.
+/// Removes a state; returns whether the state existed.
 ///
 /// # Errors
 /// An error of the system, or `InvalidInput` for an invalid name of a state or a tenant.

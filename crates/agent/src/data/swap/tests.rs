@@ -60,7 +60,7 @@ fn refused(options: &SwapOptions, wanted: StateRequest) -> String {
     refused_for(options, wanted, true)
 }
 
-/// `ever`: whether the next attempt would fail in the same way.
+/// Returns the reason why no saved state is taken. `ever`: whether the next attempt would fail in the same way.
 fn refused_for(options: &SwapOptions, wanted: StateRequest, ever: bool) -> String {
     let hold = hold(options, wanted).expect("no lease has it");
     match hold.take_saved() {
@@ -116,7 +116,7 @@ fn a_state_in_use_is_given_to_no_other_lease_and_the_error_names_its_lease() {
     let taken = first.take_saved().expect("looked").expect("it is there");
     let why = hold(&options, model(2)).err().expect("it is in use");
     assert!(why.contains("`model` is in use by lease 1 on node1"), "{why}");
-    // Where the file system has no locks that all nodes see, the file itself is the claim.
+    // If the file system has no locks that all nodes see, the renamed file itself is the claim.
     fs::remove_file(options.directory.join("of-uid:7/model.lock")).expect("a lock");
     let why = refused_for(&options, model(2), false);
     assert!(why.contains("is being restored by another lease"), "{why}");
@@ -214,7 +214,7 @@ fn a_state_over_its_own_or_its_tenants_limit_leaves_no_file() {
     assert_eq!(names(&options), [""; 0]);
     options.state_bytes = 1 << 20;
     let path = save(&options, &[0; 1000]);
-    // Its own lock counts, too.
+    // The file of the state's lock counts, too.
     options.tenant_bytes = fs::metadata(path).expect("a state").len() + HOLDER.len() as u64 + 5;
     let other = StateRequest {
         name: "other".into(),
@@ -257,8 +257,8 @@ fn states_that_are_saved_at_once_share_what_their_tenant_may_have() {
         fs::metadata(path).expect("a file").len()
     });
     let used: u64 = lengths.sum();
-    // More than the quota: a head counts only once it is written. Less: bytes that one saver has reserved are refused
-    // to the others.
+    // `used` may exceed the quota, because a head counts only once it is written. It may be less, because bytes that
+    // one saver has reserved are refused to the others.
     let (least, most) = (options.tenant_bytes / 5, options.tenant_bytes + heads);
     assert!(
         (least..=most).contains(&used),
@@ -289,7 +289,7 @@ async fn many_leases_that_wait_for_one_state_hold_no_threads() {
     options.limit = Duration::from_secs(60);
     let first = hold(&options, model(1)).expect("no lease has it");
     let options = Arc::new(options);
-    // As many as there are threads for work that blocks.
+    // As many leases as the runtime has threads for work that blocks.
     let waiting = (0..512).map(|_| {
         let keeper = WorkerStateKeeper::new(Arc::clone(&options), model(2), "node1".into());
         tokio::spawn(async move { keeper.begin().await })

@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 
-/// Bytes that a pipe holds, where that is allowed; by default it is 16 pages.
+/// Size of a pipe in bytes, if the system allows this size; the default is 16 pages.
 const PIPE_BYTES: i32 = 1 << 20;
 /// Bytes that are moved at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Reason why a state was not saved.
 pub(crate) enum SaveError {
-    /// The worker reports the reason, and goes on serving.
+    /// The worker reports the reason, and still serves.
     Refused(String),
-    /// The worker serves no more, or its condition is unknown.
+    /// The worker does not serve any more, or its condition is unknown.
     Lost(String),
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Durat
         (Ok(()), Err(ReceiveError::WorkerClosed)) => Err(SaveError::Lost(
             "its worker sent fewer bytes than it had announced".into(),
         )),
-        // If this side has failed, its own reason is the better one: the worker saw only that its pipe was closed.
+        // If this side has failed, its own reason is reported: the worker saw only that its pipe was closed.
         (Err(OrderError::Failed(_)), Err(ReceiveError::Local(why))) | (Err(OrderError::Failed(why)), _) => {
             Err(SaveError::Refused(why))
         }
@@ -55,7 +55,7 @@ pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Durat
     }
 }
 
-/// Makes a worker restore this state, before it serves any client; without a state, asks whether it could save one.
+/// Makes a worker restore this state, before it serves any client. Without a state, asks whether it could save one.
 pub(super) async fn restore(
     worker: &StartedWorker,
     state: Option<(File, u64)>,
@@ -152,7 +152,7 @@ fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<
     }
 }
 
-/// Writes a whole file. Blocks. An empty error: the worker has closed its end, and reports the reason.
+/// Writes a whole file. Blocks. An empty error means that the worker has closed its end, and reports the reason.
 fn give(mut file: File, mut pipe: PipeWriter, until: Instant) -> Result<(), String> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -245,7 +245,7 @@ mod tests {
     fn received(sent: &[&[u8]]) -> Result<Vec<u8>, String> {
         let sent = sent.concat();
         received_of(16, Duration::from_secs(30), move |mut writer| {
-            // Over the limit: the reader stops.
+            // Fails if the limit is exceeded, because the reader then stops.
             let _ = writer.write_all(&sent);
         })
     }

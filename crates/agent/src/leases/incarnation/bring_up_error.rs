@@ -5,9 +5,9 @@ use hotlease_wire::Cause;
 
 /// Reason why an incarnation did not come up.
 pub(super) enum BringUpError {
-    /// It was killed, or died: its end tells the cause.
+    /// The worker was killed, or died: its end shows the cause.
     Ended,
-    /// A reason that its end does not tell.
+    /// A reason that the worker's end does not show.
     Reason(StartError),
 }
 

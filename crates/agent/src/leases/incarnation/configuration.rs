@@ -34,13 +34,13 @@ impl Incarnation {
             Kind::MicroVm => limit + BOOT_LIMIT,
             _ => limit,
         };
-        // The worker is limited and configured at the same time. Both have ended before it loads a library of the
-        // lease, and an interpreter imports within its limits.
+        // The worker is limited and configured at the same time. Both steps end before it loads a library of the lease.
+        // The limits already apply to the imports of an interpreter.
         let limit_it = (lease.terms.memory_bytes, self.cores());
         let limited = async {
             match lease.terms.sandbox {
                 // The kernel would charge the worker for results that its client keeps. A program that has asked for no
-                // limit does not expect that.
+                // limit does not expect this charge.
                 Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
                     worker.watch_memory(limit_it.0);
                     Ok(false)
@@ -52,8 +52,8 @@ impl Incarnation {
         let ready = configured?;
         self.start.record_memory(limited.map_err(StartError::for_now)?);
 
-        // Under the lock of the libraries: a library that is being loaded now is either in the list already, or its
-        // loading finds this worker up.
+        // Runs under the lock of the libraries. So a library that is being loaded now is either in the list already, or
+        // its loading will find this worker up.
         let codes = lease.libraries.codes.lock().await;
         let loads: Vec<SentOrder> = codes
             .iter()
@@ -69,7 +69,7 @@ impl Incarnation {
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(IncarnationState::Up(Arc::clone(worker)));
         drop(codes);
-        // Cannot be refused: it only reports.
+        // The book cannot refuse this event, which only reports.
         let _ = book.step(BookEvent::WorkerUp {
             lease: lease.id,
             worker: self.index,

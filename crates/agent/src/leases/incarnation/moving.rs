@@ -1,7 +1,7 @@
 //! Place of a worker, and its move to another shared core while it serves.
 //!
-//! The book takes places on the new core before the order, and gives back those on the old core after the worker's
-//! answer. A worker that does not answer holds both until it dies, because it may be on either core.
+//! The book takes places on the new core before the order, and frees the places on the old core after the worker's
+//! answer. A worker that does not answer holds places on both cores until it dies, because it may be on either core.
 
 use super::{Incarnation, IncarnationState};
 use crate::leases::book_steps::BookSteps;
@@ -37,7 +37,7 @@ impl Incarnation {
         self.place().cores.clone()
     }
 
-    /// The core that it shares with others (its first one), and the core to which it is being moved.
+    /// The core that it shares with others (the first of its cores), and the core to which it is being moved.
     pub fn shared_core(&self) -> (Option<u32>, Option<u32>) {
         let place = self.place();
         (place.cores.first().copied(), place.moving_to)
@@ -48,7 +48,7 @@ impl Incarnation {
         self.place().moving_to = Some(core);
     }
 
-    /// Orders its worker to go to another shared core, waits for the answer, and reports that to the book.
+    /// Orders its worker to move to another shared core, waits for the answer, and reports the result to the book.
     pub async fn change_core(
         self: Arc<Self>,
         core: u32,
@@ -68,7 +68,7 @@ impl Incarnation {
             Ok(()) => tracing::debug!(lease = %lease.id, worker = %self.index, core, "worker moved to an idle core"),
             Err(why) => tracing::debug!(lease = %lease.id, worker = %self.index, core, why, "worker not moved"),
         }
-        // Cannot be refused: it only reports.
+        // The book cannot refuse this event, which only reports.
         let _ = book.step(BookEvent::WorkerMoved {
             lease: lease.id,
             worker: self.index,
@@ -82,8 +82,8 @@ impl Incarnation {
             return Err("it does not serve".into());
         };
         let claim = supply.claims.of(core).map_err(|error| error.to_string())?;
-        // The kernel may confine a sandbox to its cores. The sandbox first gets both, so that its threads can go from
-        // one to the other, and then only the core that it is on.
+        // The kernel may confine a sandbox to its cores. The sandbox first gets both cores, so that its threads can
+        // move from one to the other. Then it gets only the core that the worker uses.
         limit_cores(&worker, lease, vec![before, core]).await?;
         let answer = worker.send(&WorkerOrder::Move { core }, &[claim.fd()]);
         let moved = answer.wait_while_alive().await.map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Saved state of an incarnation, where its lease has one: when it is found, restored, saved and ended.
+//! Saved state of an incarnation, if its lease has one: when it is found, restored, saved and ended.
 
 use super::{Incarnation, IncarnationState, not_started, worker_died};
 use crate::leases::cause::KillReason;
@@ -21,7 +21,8 @@ impl Incarnation {
         }
     }
 
-    /// Restores the state before it serves any client. Without a library or program no code understands the state yet.
+    /// Restores the state before the worker serves any client. Does nothing if no code that understands it is loaded
+    /// yet.
     pub(super) async fn restore_state(&self, worker: &StartedWorker, codes: &[LoadedCode]) -> Result<(), StartError> {
         match &self.keeping {
             Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
@@ -29,9 +30,9 @@ impl Incarnation {
         }
     }
 
-    /// Restores the state once it has loaded the lease's library. If that fails, the worker is killed.
+    /// Restores the state once the worker has loaded the lease's library. If that fails, the worker is killed.
     pub async fn restore_loaded(&self) -> Result<(), Rejection> {
-        // An incarnation that is gone meanwhile has put its state back.
+        // An incarnation that has ended meanwhile has put its state back.
         let (IncarnationState::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
             return Ok(());
         };
@@ -48,7 +49,7 @@ impl Incarnation {
         Err(worker_died((not_started(why), output)))
     }
 
-    /// Saves the state at the end of its lease, before it is killed, if no function runs.
+    /// Saves the state at the end of its lease, before the worker is killed, if no function runs.
     pub(super) async fn save_state(&self, worker: &Arc<StartedWorker>) {
         let limit = match *self.killed.borrow() {
             Some(KillReason::LeaseEnded(EndReason::BatchJob(_))) => Some(BEFORE_JOB_LIMIT),
@@ -66,14 +67,14 @@ impl Incarnation {
         }
     }
 
-    /// How the incarnation has ended, for the report of a state that was not saved.
+    /// Text about the incarnation's end, for the report of a state that was not saved.
     pub(super) fn end_text(&self, cause: &Cause) -> String {
         let runs = self.running().next().is_some();
         let while_running = if runs { " while a function ran" } else { "" };
         format!("{cause}{while_running}")
     }
 
-    /// Ends the state's use: a written one is made durable. `why`: how the incarnation has ended.
+    /// Ends the use of the state, and makes a written state durable. `why`: text about the incarnation's end.
     pub(super) async fn end_state(&self, why: &str) {
         if let Some(keeping) = &self.keeping {
             keeping.end(why.to_owned()).await;
