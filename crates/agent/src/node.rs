@@ -188,17 +188,17 @@ impl Node {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of leases that hold cores, now and later.
+    /// Watches the number of leases that hold cores.
     pub fn active_leases(&self) -> watch::Receiver<usize> {
         self.active.subscribe()
     }
 
-    /// Whether workers may want the same shared core, or use one that they have left, now and later.
+    /// Watches whether several workers may want the same shared core, or a worker may use a core that it has left.
     pub fn shares_cores(&self) -> watch::Receiver<bool> {
         self.shares_cores.subscribe()
     }
 
-    /// Time at which the next lease expires, now and later.
+    /// Watches the time at which the next lease expires.
     pub fn next_expiry(&self) -> watch::Receiver<Option<Duration>> {
         self.expiry.subscribe()
     }
@@ -343,7 +343,7 @@ impl Node {
         }
     }
 
-    /// Owes all known totals again: a manager with another ledger lacks everything that the last one acknowledged.
+    /// Owes all known totals again: a manager with another ledger lacks everything that the last manager acknowledged.
     pub fn owe_again(&self) {
         let mut guard = self.tables();
         let tables = &mut *guard;
@@ -354,7 +354,7 @@ impl Node {
     }
 
     /// Grants as [`grant`](Self::grant) does, but waits for cores that are about to be free. Otherwise a client that
-    /// has just lost or dropped a lease, and asks for the next one, would be refused for lack of milliseconds.
+    /// has just lost or dropped a lease, and asks for the next lease, would be refused a few milliseconds too early.
     pub async fn grant_soon(
         self: &Arc<Self>,
         message: AcquireRequest,
@@ -388,8 +388,8 @@ impl Node {
                 }
                 done => return done,
             };
-            // Waits even if the request would not fit then: a manager that asks several agents adds up what each has
-            // free.
+            // Waits even if the request would not fit after that: a manager that asks several agents adds up their free
+            // cores.
             if self.tables().book.ending_cores() > 0 {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,
@@ -399,7 +399,7 @@ impl Node {
             if !std::mem::take(&mut first) {
                 return Err(refusal);
             }
-            // A client that asks for more than there is would find no room even if all holders made some.
+            // A request for more than the node offers would be refused even if all holders gave up their leases.
             if asker == Requester::Manager || !is_count {
                 self.tell_room_wanted(&refusal);
             }
@@ -409,8 +409,8 @@ impl Node {
         }
     }
 
-    /// Grants a lease, and starts its workers without waiting for them. `message`: what the request was made from, with
-    /// the program of the workers.
+    /// Grants a lease, and starts its workers without waiting for them. `message`: the message that the request was
+    /// made from, with the program of the workers.
     fn grant(
         self: &Arc<Self>,
         (message, request): (&AcquireRequest, &Arc<LeaseRequest>),
@@ -456,7 +456,7 @@ impl Node {
         if asker == Requester::Client {
             direct::admit(&self.identity, tables, request)?;
         }
-        // Under the lock of the grant: a batch job that begins before it takes memory away.
+        // Set under the lock of the grant, because a batch job that begins before the grant takes memory away.
         if request.spec.memory_bytes == 0 {
             terms.memory_bytes = tables.book.memory_share(&request.spec);
         }

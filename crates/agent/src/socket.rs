@@ -16,13 +16,13 @@ impl AsyncSocket {
     pub fn new(socket: Socket) -> io::Result<Self> {
         let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
-        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one for its
-        // whole life, and this crate has no unsafe code.
+        // The function that replaces this one is unsafe, because a type could change its descriptor meanwhile. A Socket
+        // keeps its descriptor for its whole life, and this crate has no unsafe code.
         #[allow(deprecated)]
         AsyncFd::new(socket).map(Self)
     }
 
-    /// Receives the next message; `None` when the peer has closed. Loses no message if it is dropped before it is done.
+    /// Receives the next message; returns `None` when the peer has closed. Dropping the future loses no message.
     pub async fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<ForeignDescriptor>)>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;

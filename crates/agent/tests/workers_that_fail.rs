@@ -1,4 +1,4 @@
-//! Behaviour of an agent with programs that are no workers: everything except serving, without the real worker.
+//! Tests of an agent whose worker program is not a real worker: they cover everything except serving.
 
 use hotlease_agent::{AGENT_SOCKET, Agent, AgentConfig, AgentError, CoreChoice, SESSION_SOCKET};
 use hotlease_fabric::runtime_dir::RuntimeDir;
@@ -154,7 +154,7 @@ async fn a_worker_that_does_not_start_is_told_to_the_client_and_its_core_is_free
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
-    // It lives, and never reports that it is ready.
+    // The program lives, and never reports that it is ready.
     let mut scene = scene("/bin/cat").await;
     let grant = scene.grant().await.expect("a free core");
     assert_eq!(

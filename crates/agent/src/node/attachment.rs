@@ -21,7 +21,7 @@ pub(crate) struct SessionHold {
     pub lease: Arc<ActiveLease>,
     /// Rights of the token's bearer.
     pub rights: Rights,
-    /// Delegation that the session is for; 0: the session is the holder's own.
+    /// Delegation that the session is for; 0 if the session is the holder's own.
     pub(super) delegation: u32,
 }
 
@@ -84,7 +84,7 @@ impl Drop for SessionHold {
             lease: self.lease.id,
         };
         tracing::debug!(lease = %self.lease.id, session = self.session.0, "session closed");
-        // Cannot be refused: it only reports.
+        // The book cannot refuse this event, which only reports.
         let _ = self.node.step_locked(&mut tables, closed);
     }
 }
@@ -95,7 +95,7 @@ impl SessionHold {
         self.delegation == 0
     }
 
-    /// Slots that its client may use; `None`: all.
+    /// Slots that its client may use; `None` if it may use all.
     pub(crate) fn delegated_slots(&self, tables: &NodeState) -> Result<Option<Vec<SlotPlace>>, Rejection> {
         if self.is_holder() {
             return Ok(None);
@@ -106,7 +106,7 @@ impl SessionHold {
         Ok(Some(lent.places.iter().copied().collect()))
     }
 
-    /// Slots of a worker that its client may use; `None`: all. Refused if there are none.
+    /// Slots of a worker that its client may use; `None` if it may use all. Fails if it may use none.
     pub(crate) fn delegated_slots_of(
         &self,
         tables: &NodeState,

@@ -1,4 +1,4 @@
-//! Batch jobs on this node: what a job may use is freed before it begins, and offered again when it has ended.
+//! Batch jobs on this node: a job's resources are freed before it begins, and offered again when it has ended.
 
 use crate::batch::follower::JobChange;
 use crate::node::Node;
@@ -25,8 +25,8 @@ const DEATH_LOOKS: Duration = Duration::from_millis(10);
 const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Node {
-    /// Learns of the jobs that run already, from the files that `hotlease-node` keeps in a folder: one for each, named by
-    /// its number; and from control groups. Must be called before the first grant.
+    /// Finds the jobs that run already: in control groups, and in the files that `hotlease-node` keeps in a folder, one
+    /// for each job, named by the job's number. Must be called before the first grant.
     pub(crate) fn recall_jobs(self: &Arc<Self>) -> Result<(), Rejection> {
         let Some(folder) = self.batch.folder.clone() else {
             return Ok(());
@@ -47,11 +47,11 @@ impl Node {
             }
         };
         for entry in entries.flatten() {
-            // Other names are those of files that were being written.
+            // Files with other names were still being written.
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // A job of which nothing but its number is known has the whole node.
+            // A job that is known only by its number has the whole node.
             let id = JobId(id);
             let job = read_job(&entry.path()).filter(|job| job.id == id);
             let job = job.unwrap_or_else(|| BatchJob::unknown(id));
@@ -66,7 +66,7 @@ impl Node {
         Ok(())
     }
 
-    /// Follows what jobs may use, by their control groups. Does not return.
+    /// Follows the resources that jobs may use, which their control groups show. Does not return.
     pub(crate) async fn follow_jobs(self: Arc<Self>) {
         if self.batch.folder.is_none() {
             return std::future::pending().await;
@@ -91,7 +91,7 @@ impl Node {
                 }
                 JobChange::End(job) => {
                     tracing::warn!(%job, "a batch job has ended without an epilog");
-                    // Only root may remove it; the next agent learns in the same way that the job has ended.
+                    // Only root may remove the file. If it stays, the next agent notices the end in the same way.
                     let _ = self
                         .batch
                         .folder
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// Ends the leases that hold what a job may use. Returns their number once their workers are gone.
+    /// Ends the leases that hold resources of a job. Returns their number once their workers are gone.
     pub(crate) async fn yield_to(self: &Arc<Self>, job: BatchJob) -> Result<u32, Rejection> {
         let id = job.id;
         // Taken before the step, so that no end is missed.
@@ -139,15 +139,15 @@ impl Node {
         let ending = self.tables().book.leases().filter(is_ending).count();
         tracing::info!(job = %id, user, partition, account, leases = ending, "a batch job begins");
         while !self.tables().book.has_room_for(id) {
-            // Cannot fail: the sender lives in the node.
+            // Cannot fail: the node owns the sender.
             let _ = active.changed().await;
         }
         self.until_alone(id).await;
         Ok(ending as u32)
     }
 
-    /// Waits until a job has the node alone, if the whole node is its own: until the processes that wait for leases, or
-    /// are about to, are gone too.
+    /// If the job has the whole node, waits until it is alone there: until the processes that wait for leases, or will
+    /// soon wait for them, are gone too.
     async fn until_alone(&self, job: JobId) {
         let has_node = || {
             let jobs = self.batch.jobs();
@@ -155,7 +155,7 @@ impl Node {
             jobs.any(|followed| followed.id == job && followed.share == JobShare::Node)
         };
         let mut looks = interval(DEATH_LOOKS);
-        // A job that ends meanwhile, or gets another share, leaves the agent processes.
+        // If the job ends meanwhile, or gets another share, the agent may keep processes.
         while has_node() {
             tokio::select! {
                 () = self.supply.launcher.all_gone() => return,
@@ -164,7 +164,7 @@ impl Node {
         }
     }
 
-    /// Offers again what a job had.
+    /// Offers the resources of a job again, because it has ended.
     pub(crate) fn retake(self: &Arc<Self>, job: JobId) -> Result<(), Rejection> {
         let mut jobs = self.batch.jobs();
         self.step(BookEvent::EndJob { job })?;
@@ -177,7 +177,7 @@ impl Node {
 /// The job of a file, if the file is whole.
 fn read_job(path: &Path) -> Option<BatchJob> {
     let mut bytes = Vec::new();
-    // A link would lead elsewhere, and a pipe would be waited for.
+    // A link would lead to another file, and opening a pipe would wait.
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = OpenOptions::new()
         .read(true)

@@ -46,7 +46,7 @@ impl Node {
         Ok((delegation, self.mint_token(lease, until, Rights::INVOKE, delegation)))
     }
 
-    /// Tells peers that their delegation has ended, and makes the workers drop their connections.
+    /// Tells peers that their delegation has ended, and makes the workers drop the peers' connections.
     pub(super) fn end_delegation(
         &self,
         tables: &mut NodeState,

@@ -15,7 +15,7 @@ impl Node {
         self.tables().book.active(lease).map(|_| ())
     }
 
-    /// Address at which the agent serves other hosts; empty: none.
+    /// Address at which the agent serves other hosts; empty if it serves none.
     pub fn endpoint(&self) -> String {
         let endpoint = self.identity.endpoint.as_ref();
         endpoint.map(ToString::to_string).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Direct leases: clients ask the agent for them, without a manager.
 //!
-//! An agent knows nothing of quotas, and a manager learns of such a lease only later, from its holder. So direct leases
-//! are off unless the agent's operator says how many cores one tenant may hold by them.
+//! An agent has no quotas, and a direct lease is announced to a manager only later, by its holder. So direct leases are
+//! off unless the agent's operator says how many cores one tenant may hold by them.
 
 use crate::isolation::caller::RequestOrigin;
 use crate::node::{NodeSettings, NodeState};
@@ -22,7 +22,7 @@ pub(crate) enum Requester {
     Client,
 }
 
-/// Tenant that asks, according to its credentials; what the request says about it does not count.
+/// Tenant that asks, according to its credentials. The tenant that the request names does not count.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, RequestOrigin), Rejection> {
     let not_permitted = |what: String| Rejection::NotPermitted { what };
     if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {

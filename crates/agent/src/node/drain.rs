@@ -27,7 +27,7 @@ impl Node {
                 what: "the agent is stopping".into(),
             });
         }
-        // An order that was carried out, or overtaken by a later one, changes nothing.
+        // An order that was carried out, or overtaken by a later order, changes nothing.
         if wish.number > tables.order {
             let ordered = match wish.drained {
                 true => BookEvent::Drain {
@@ -35,7 +35,7 @@ impl Node {
                 },
                 false => BookEvent::Resume,
             };
-            // The offer first: if it is refused, nothing of the order is done, and the order before stays in force.
+            // The offer comes first: if it is refused, the order has no effect, and the previous order stays in force.
             let offered = offer.clone().map(BookEvent::Offer);
             match offered.map_or(Ok(()), |offer| self.step_locked(&mut tables, offer)) {
                 // A node that was started with less than an earlier order wants can still be drained.
@@ -87,7 +87,7 @@ impl Node {
         })
     }
 
-    /// Gives the node back for good, at the latest after `within`; returns when no lease holds any resource of it.
+    /// Gives the node back for good, at the latest after `within`; returns when no lease holds any resource.
     pub(crate) async fn leave(self: &Arc<Self>, within: Duration) {
         self.leave_by(self.now() + within.min(WITHIN_MAX)).await;
     }
@@ -97,11 +97,11 @@ impl Node {
         {
             let mut tables = self.tables();
             tables.leaving = true;
-            // Cannot be refused.
+            // The book cannot refuse a drain.
             let _ = self.step_locked(&mut tables, BookEvent::Drain { until });
         }
         let mut active = self.active_leases();
-        // Cannot fail: the sender lives in the node.
+        // Cannot fail: the node owns the sender.
         let _ = active.wait_for(|leases| *leases == 0).await;
     }
 

@@ -1,5 +1,5 @@
 //! Swapping out idle workers: after the time that the operator has set, and sooner if memory is short or the node is
-//! given back. Only leases with a state are affected: the next lease gets back what they have in memory.
+//! given back. Only leases with a state are affected, because the next lease restores what these leases have in memory.
 
 use crate::data::swap::listing;
 use crate::data::swap::transfer::SaveError;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 /// Interval at which leases are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A worker that ran a function less than this time ago is not idle, even if others need memory.
+/// A worker that ran a function less than this time ago is not idle, even if other leases need memory.
 const IDLE_LEAST: Duration = Duration::from_secs(1);
 /// Interval at which expired states are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
@@ -46,7 +46,7 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
             let options = Arc::clone(&options);
             tokio::task::spawn_blocking(move || listing::expire(&options.directory, options.keep));
         }
-        // Cannot fail: the sender lives in the node. The limit makes states expire even on a node without leases.
+        // Cannot fail: the node owns the sender. The limit makes states expire even on a node without leases.
         let _ = timeout(EXPIRE_EVERY, active.wait_for(|leases| *leases > 0)).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -66,7 +66,7 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
 }
 
 /// Makes a worker save its state, and then ends its lease; returns whether the worker ends. A worker that cannot save
-/// its state goes on serving; one that does not answer is killed.
+/// its state continues to serve. A worker that does not answer is killed.
 async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -> bool {
     let (IncarnationState::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
         return false;
@@ -105,7 +105,7 @@ pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
     }
     idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.request.spec.memory_bytes));
     let going = Arc::clone(node);
-    // As a separate task: saving a state goes on even if the request is given up.
+    // Runs as a separate task, so that saving a state goes on even if the request is dropped.
     let made = tokio::spawn(async move {
         for (lease, worker, _) in idle {
             if going.tables().book.memory_left() >= memory_bytes {

@@ -22,7 +22,7 @@ pub(crate) struct NodeSettings {
     pub agent: AgentId,
     /// Identifier of this run.
     pub boot: BootId,
-    /// Address that the manager connects to: the gRPC socket, or the endpoint where the manager is on another host.
+    /// Address that the manager connects to: the gRPC socket, or the endpoint if the manager is on another host.
     pub address: String,
     /// Address at which it serves other hosts.
     pub endpoint: Option<Address>,
@@ -50,7 +50,7 @@ pub(crate) struct NodeSettings {
     pub bounds: LeaseBounds,
     /// Terms of sharing cores.
     pub sharing: SharingTerms,
-    /// Largest number of cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.
+    /// Largest number of cores that one tenant may hold by direct leases; `None` if direct leases are not allowed.
     pub direct: Option<u32>,
     /// Largest number of GPUs that one tenant may hold by direct leases.
     pub direct_gpus: u32,

@@ -24,7 +24,7 @@ pub(crate) async fn end_idle_leases(node: Arc<Node>) {
     let mut active = node.active_leases();
     let mut known: HashMap<LeaseId, Activity> = HashMap::new();
     loop {
-        // Cannot fail: the sender lives in the node.
+        // Cannot fail: the node owns the sender.
         let _ = active.wait_for(|leases| *leases > 0).await;
         looks.tick().await;
         let leases: HashMap<_, _> = node
@@ -39,7 +39,7 @@ pub(crate) async fn end_idle_leases(node: Arc<Node>) {
             let activity = known.entry(id).or_insert(Activity { counted: 0, since: now });
             if activity.idle_for(count(&lease), now) >= longest {
                 tracing::info!(lease = %id, "nothing runs on a lease for longer than --lease-idle allows: it ends");
-                // Refused if it ends already.
+                // Fails if the lease is ending already.
                 let reason = EndReason::Idle;
                 let _ = node.step(BookEvent::End { lease: id, reason });
             }

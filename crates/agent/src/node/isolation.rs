@@ -1,4 +1,4 @@
-//! Isolation of a lease's workers: their sandboxes, and what they see of the host.
+//! Isolation of a lease's workers: their sandboxes, and the parts of the host that they see.
 
 use super::Node;
 use crate::data::images::{Image, ImageRequester};
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 pub(super) struct Isolation {
     /// Kind of sandbox, which this node can make.
     pub sandbox: Kind,
-    /// Access of its workers beyond their sandboxes, with the variables of native ones, and the form that its client is
-    /// told.
+    /// Access of its workers beyond their sandboxes, with the variables of native workers, and the form of this access
+    /// that its client receives.
     pub reach: Arc<WorkerReach>,
     pub reach_told: grpc::Reach,
     /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
     origin: RequestOrigin,
-    /// The environment that it names, mounted, and how long that took.
+    /// The mounted environment that the lease names, and the time until it was mounted.
     image: Option<(Arc<Image>, Duration)>,
 }
 
@@ -47,7 +47,7 @@ fn variables_of(request: &AcquireRequest) -> Vec<(OsString, OsString)> {
 }
 
 impl Node {
-    /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
+    /// Decides the isolation of a lease. Waits for things that it needs, such as its environment, for a limited time.
     pub(super) async fn isolation_of(
         &self,
         request: &AcquireRequest,
@@ -169,8 +169,8 @@ impl Node {
             program.mounts = found.mounts;
             return Ok((Arc::new(program), found.hidden));
         };
-        // An image needs at most one interpreter of the host. Workers of the agent's own user also see the folders of the
-        // client's import path, if they may; for other workers the image takes the place of these folders.
+        // An image needs at most one interpreter of the host. Workers of the agent's own user also see the folders of
+        // the client's import path, if these can be shown; for other workers the image replaces these folders.
         let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?.mounts;
         let of_client = match sandboxes.is_own(tenant, origin) {
             true => mounts(None, &path).unwrap_or_default(),
@@ -200,7 +200,7 @@ impl Node {
         Ok((Arc::new(program), of_client.hidden))
     }
 
-    /// Access of a lease in the form that its client is told, with what its sandbox shows of the host.
+    /// Access of a lease in the form that its client receives, with the parts of the host that its sandbox shows.
     pub(super) fn reach_message(
         &self,
         isolation: &Isolation,

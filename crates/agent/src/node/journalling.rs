@@ -1,8 +1,8 @@
-//! Journalling of usage: leases are noted in the journal at their end, and now and then while they run.
+//! Journalling of usage: leases are noted in the journal at their end, and at intervals while they run.
 //!
 //! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most [`NOTE_INTERVAL`]
-//! of its usage. The share of each function is noted less often while leases run: up to two seconds of computing may be
-//! billed to a lease and to none of its functions. All of this works without a manager.
+//! of its usage. The share of each function is noted less often while leases run, so up to two seconds of computing may
+//! be billed to a lease and to none of its functions. Journalling needs no manager.
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
@@ -36,7 +36,7 @@ impl Node {
     pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &NodeState, usage: UsageTotals) {
         let Some(journal) = &self.journal else { return };
         if lease.is_unused() {
-            // The manager has never written this lease down, and is not told of notes that were made while it ran.
+            // The manager has never recorded this lease, and must not get the notes that were made while it ran.
             return journal.discard(self.journal_key(lease.id));
         }
         let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease.id);
@@ -48,7 +48,7 @@ impl Node {
         );
     }
 
-    /// Notes the present total of each running lease; `by_function`: also the usage of its functions.
+    /// Notes the present total of each running lease and, if `by_function`, the usage of its functions.
     fn note_leases(&self, by_function: bool) {
         let Some(journal) = &self.journal else { return };
         let tables = self.tables();
@@ -95,7 +95,7 @@ impl Node {
     }
 
     /// Tells sessions once why their lease is being ended, before its first worker is killed. So a client that sees a
-    /// connection close knows the reason, even if the disk delays the total.
+    /// connection close has received the reason, even if the disk delays the total.
     pub(crate) fn tell_ending(&self, tables: &NodeState, lease: LeaseId, reason: EndReason) {
         let (Some(active), Some(booked)) = (tables.leases.get(&lease), tables.book.lease(lease)) else {
             return;
@@ -110,8 +110,8 @@ impl Node {
         }
     }
 
-    /// Tells the sessions of leases that hold cores, memory or GPUs that another client needs them: `refusal` is the
-    /// refusal of that client's request.
+    /// Tells the sessions of leases with cores, memory or GPUs that another client needs these resources. `refusal` is
+    /// the refusal of that client's request.
     pub(crate) fn tell_room_wanted(&self, refusal: &Rejection) {
         let has_it = |held: &LeaseSpec| match refusal {
             Rejection::NoGpus { .. } => held.gpus > 0,
@@ -135,7 +135,7 @@ impl Node {
     /// Returns once sessions were told every end that has occurred.
     pub(crate) async fn all_told(&self) {
         let mut untold = self.untold.subscribe();
-        // Cannot fail: the sender lives in the node.
+        // Cannot fail: the node owns the sender.
         let _ = untold.wait_for(|untold| *untold == 0).await;
     }
 }
@@ -166,7 +166,7 @@ pub(crate) async fn note_running(node: Arc<Node>) {
     let mut notes = interval(NOTE_INTERVAL);
     notes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for note in 0_u64.. {
-        // Cannot fail: the sender lives in the node. Costs nothing while no lease is active.
+        // Cannot fail: the node owns the sender. Costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         notes.tick().await;
         node.note_leases(note.is_multiple_of(FUNCTIONS_EVERY));

@@ -1,4 +1,4 @@
-//! End of the node's own time, such as that of the batch job in which the agent runs, and of an agent that no lease needs.
+//! End of the node's time, such as the end of the agent's own batch job; end of an agent that no lease needs.
 
 use crate::AgentError;
 use crate::node::Node;
@@ -6,10 +6,10 @@ use hotlease_lease::agent::BookEvent;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time between the end of the last leases and the end of the node: their usage is recorded and reported, and the agent
-/// stops.
+/// Time between the end of the last leases and the end of the node. In this time the usage of these leases is recorded
+/// and reported, and the agent stops.
 const STOPPING: Duration = Duration::from_secs(2);
-/// Longest time before the end of the leases in which none is granted: what begins then would hardly compute.
+/// Longest time, before the end of the leases, in which no lease is granted, as it could hardly compute.
 const DRAINING_MAX: Duration = Duration::from_secs(30);
 /// The time in which no lease is granted is at most one part in this many of the time until the leases end.
 const DRAINING_PART: u32 = 10;
@@ -24,7 +24,7 @@ pub(crate) struct Lifetime {
 }
 
 impl Lifetime {
-    /// Times of a node that is taken away after `left`. `saving`: time that the end of a lease takes for its state.
+    /// Times of a node that is taken away after `left`. `saving`: time for saving a state at the end of a lease.
     pub fn of(left: Duration, saving: Duration, now: Instant) -> Option<Self> {
         let lasting = left
             .checked_sub(STOPPING + saving)
@@ -49,8 +49,8 @@ impl Lifetime {
 }
 
 impl Node {
-    /// Waits until the node's time is nearly over, and drains it; returns when no lease holds any resource of it. Never, if
-    /// its time is not bounded.
+    /// Waits until the node's time is nearly over, and drains the node. Returns when no lease holds any resource of it;
+    /// never returns if the node's time is not bounded.
     pub(crate) async fn run_out_of_time(self: &Arc<Self>) {
         let Some(lifetime) = self.identity.lifetime else {
             return std::future::pending().await;
@@ -60,14 +60,14 @@ impl Node {
         self.leave_by(self.time_of(lifetime.leases_end)).await;
     }
 
-    /// Drains the node for good if no lease holds any resource of it; says whether it did.
+    /// Drains the node for good if no lease holds any resource of it; returns whether it did.
     pub(crate) fn leave_if_unused(self: &Arc<Self>) -> bool {
         let mut tables = self.tables();
         if tables.book.leases().next().is_some() {
             return false;
         }
         tables.leaving = true;
-        // Cannot be refused.
+        // The book cannot refuse a drain.
         let _ = self.step_locked(&mut tables, BookEvent::Drain { until: self.now() });
         true
     }

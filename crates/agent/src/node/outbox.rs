@@ -1,8 +1,8 @@
 //! Outbox of a session: messages that its client has not read yet.
 //!
-//! Telling never waits: a message goes out at once if the socket accepts it, or else into a short queue that the
-//! session's task empties. A client that does not read until the queue is full loses its session; no other party
-//! notices.
+//! Sending never waits: a message is sent at once if the socket accepts it. Otherwise it is put into a short queue,
+//! which the session's task empties. A client that does not read until the queue is full loses its session; no other
+//! client is affected.
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::foreign::ForeignDescriptor;
@@ -20,7 +20,7 @@ const WAITING_MAX: usize = 32;
 /// Time for which an ending session waits until its client has read the last messages.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Shortest time between two messages that may be lost.
+/// Shortest time between two hints, which are messages that may be lost.
 const HINT_EVERY: Duration = Duration::from_millis(100);
 
 type Message = (SessionReply, Vec<ForeignDescriptor>);
@@ -32,7 +32,7 @@ struct Queue {
     closing: bool,
     /// Whether sending has failed, so that no message can be sent any more.
     broken: bool,
-    /// Time of the last message that may be lost.
+    /// Time of the last hint.
     hinted: Option<Instant>,
 }
 
@@ -61,8 +61,8 @@ impl Outbox {
         self.put(reply, fds, false);
     }
 
-    /// Sends a message that may be lost: it is left out while others wait for the client to read, and for a moment after
-    /// another one.
+    /// Sends a hint, which is a message that may be lost. It is dropped while other messages wait for the client to
+    /// read, and for [`HINT_EVERY`] after the last hint.
     pub fn hint(&self, reply: SessionReply) {
         self.hint_at(Instant::now(), reply);
     }
@@ -72,7 +72,7 @@ impl Outbox {
         let is_due = queue.hinted.is_none_or(|last| now >= last + HINT_EVERY);
         if is_due && !queue.closing && !queue.broken && queue.waiting.is_empty() {
             queue.hinted = Some(now);
-            // The socket is full: the client does not read.
+            // Fails if the socket is full because the client does not read.
             let _ = self.send(&(reply, Vec::new()));
         }
     }

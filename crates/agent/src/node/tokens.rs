@@ -48,7 +48,7 @@ impl Node {
             TokenError::Retired => Rejection::Unavailable {
                 what: error.to_string(),
             },
-            // The answer does not say which check failed: only a forger could use that.
+            // The answer does not say which check failed: only a forger could use this information.
             TokenError::Forged | TokenError::Malformed(_) => Rejection::BadToken,
         })?;
         if claims.agent != self.identity.agent || claims.boot != self.identity.boot {

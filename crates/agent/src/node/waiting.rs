@@ -72,7 +72,7 @@ impl Node {
                 self.supply.pools.iter().for_each(|pool| pool.set_limit(0));
                 let interpreters = self.supply.spares.give_back();
                 let took = begin.elapsed();
-                // Again under the lock: a step may have looked before memory was short.
+                // Set again under the lock, because a step may have read the state before memory was short.
                 self.keep_waiting(&self.tables());
                 tracing::info!(
                     native,
@@ -86,7 +86,7 @@ impl Node {
                 self.keep_waiting(&self.tables());
             }
         };
-        // A lack of leases causes no event.
+        // If no leases come, no event makes the pools shrink.
         let forget = async {
             loop {
                 sleep(FORGET_EVERY).await;

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 /// After memory was short, no worker waits for at least this time.
 const SHORT_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// Record whether the node's memory is short; waiting workers use only idle memory.
+/// Record of whether the node's memory is short; waiting workers use only idle memory.
 pub(crate) struct Borrowing {
     memory: Arc<IdleMemory>,
     short_at_least: Duration,

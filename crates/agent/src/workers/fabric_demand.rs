@@ -1,22 +1,22 @@
-//! Whether clients reach the workers of this node over fabrics. Then workers that wait for leases load the library for
-//! fabrics ahead, because that takes up to 300 ms ([`hotlease_fabric::ofi::Libfabric::preload`]). On a node whose
-//! clients use shared memory, workers never map it.
+//! Demand for fabrics: whether clients reach the workers of this node over fabrics. If they do, workers that wait for
+//! leases load the library for fabrics ahead, because loading takes up to 300 ms
+//! ([`hotlease_fabric::ofi::Libfabric::preload`]). If clients use shared memory only, workers never map the library.
 
 use crate::workers::worker::StartedWorker;
 use hotlease_wire::control::WorkerOrder;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after the last client over a fabric for which the next one is expected.
+/// Time for which another client over a fabric is expected after the last one.
 const EXPECTED_FOR: Duration = Duration::from_secs(600);
 
-/// Delay between the start of a worker and its loading: a worker is started because a lease has taken another one, which
-/// needs the processor now.
+/// Delay between the start of a worker and its loading of the library: a worker is started when a lease has taken
+/// another worker, which needs the processor now.
 pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(50);
 
 /// Time within which a worker has loaded the library.
 const LOADED_WITHIN: Duration = Duration::from_millis(500);
-/// Time between the loads of two workers that wait already: about what one takes.
+/// Time between the loads of two workers that wait already: about the duration of one load.
 pub(crate) const PREPARE_EACH: Duration = Duration::from_millis(300);
 
 /// Time at which a worker was told to load the library, if it was.
@@ -55,9 +55,9 @@ impl FabricDemand {
     /// Lets a worker that is ready load the library, if a client over a fabric is expected.
     pub fn prepare(&self, worker: &StartedWorker) {
         if self.is_expected() && worker.is_ready() {
-            // Its answer tells nothing. If it cannot be sent, the worker is gone.
+            // The answer carries no information. If the order cannot be sent, the worker is gone.
             drop(worker.send(&WorkerOrder::PrepareFabric, &[]));
-            // It loads the library once.
+            // A worker loads the library only once.
             let _ = worker.fabric.0.set(Instant::now());
         }
     }

@@ -1,18 +1,18 @@
 //! Forecast of how many started workers should wait for the next leases of one program, and when, from past leases.
 //! Pure: it gets events and their times, and has no effects.
 //!
-//! **How many.** A worker serves one lease, so each lease costs one worker for as long as it lasts and until another
-//! one is made. By Little's law the average number of workers away is the rate of arrivals, times the time of use and
-//! of making. The three are not estimated one by one. Instead, each arrival counts the workers that are away at that
-//! time, its own included. The forecast is the 95th percentile of the last counts. So its margin follows the arrivals:
-//! none if leases come one after the other, a whole burst if they come in bursts. The forecast includes the workers in
-//! use; the others wait. An arrival moves workers from those that wait to those in use, so workers are made when a lease
-//! ends, and not while one begins.
+//! **How many.** A worker serves one lease, so each lease takes a worker away for as long as the lease lasts, and until
+//! another worker is made. By Little's law the average number of workers that are away is the rate of arrivals, times
+//! the time of use plus the time of making. These three are not estimated separately. Instead, each arrival counts the
+//! workers that are away at that time, its own included. The forecast is the 95th percentile of the last counts. So its
+//! margin follows the arrivals: no margin if leases come one after the other, a whole burst if they come in bursts. The
+//! forecast includes the workers in use; the rest of them wait. An arrival turns waiting workers into workers in use,
+//! so workers are made when a lease ends, and not while a lease begins.
 //!
-//! **When.** The quiet times before each arrival decide, as in Shahrad et al. for functions (*Serverless in the Wild*,
-//! USENIX ATC 2020): workers wait from shortly before the shortest quiet time until shortly after the longest (their
-//! 5th and 99th percentiles, and a tenth of each). Until some are known, or where the longest is too long to be useful,
-//! workers wait at once, for a while.
+//! **When.** This follows from the quiet time before each arrival, as in Shahrad et al. for functions (*Serverless in
+//! the Wild*, USENIX ATC 2020): workers wait from shortly before the shortest quiet time until shortly after the
+//! longest quiet time (the 5th and 99th percentiles, and a tenth of each). While too few quiet times are known, or if
+//! the longest is too long to be useful, workers wait at once, for a limited time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Forecast {
     /// Least time for which workers wait after the last event.
     wait_least: Duration,
     in_use: usize,
-    /// For each lease that ended, the time at which as many workers will have been made again, and their number.
+    /// For each lease that ended, the time at which its workers will have been replaced, and their number.
     in_making: VecDeque<(Duration, usize)>,
     /// Workers away, as each of the last arrivals counted them.
     away: VecDeque<usize>,
@@ -173,8 +173,8 @@ fn remember<T>(last: &mut VecDeque<T>, one: T) {
     last.push_back(one);
 }
 
-/// The value that this percentage of the values does not exceed. Not from a histogram: those cannot forget the oldest
-/// value, and there are at most [`ARRIVALS_MAX`].
+/// The value that this percentage of the values does not exceed. It is found in all values, at most [`ARRIVALS_MAX`],
+/// because a histogram could not forget the oldest value.
 fn at_percent<T: Ord>(values: impl Iterator<Item = T>, percent: usize) -> Option<T> {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();

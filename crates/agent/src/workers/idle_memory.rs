@@ -1,6 +1,6 @@
 //! Idle memory of the node: waiting workers borrow it, and must give it back before other processes have to wait for
-//! memory. `/proc/meminfo` and `/proc/pressure/memory` are the sources; where the kernel lacks them, there is always
-//! enough.
+//! memory. `/proc/meminfo` and `/proc/pressure/memory` are the sources; if the kernel lacks these files, there is
+//! always enough.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ use tokio::io::unix::AsyncFd;
 
 /// Memory is short when less than one part in this many of the node's memory is available.
 const LEAST_PART: u64 = 10;
-/// Memory is ample when at least one part in this many of it is available. Processes that wait for memory even so have
-/// reached a limit of their own control group, or wait for the pages of files: idle workers that end would not help them.
+/// Memory is ample when at least one part in this many of it is available. If processes wait for memory even then, they
+/// have reached a limit of their own control group, or wait for pages of files: the end of idle workers would not help.
 const AMPLE_PART: u64 = 2;
 /// Memory that is not ample is also short when processes wait for it for more than this share of time, averaged by the
 /// kernel over ten seconds.
@@ -87,7 +87,7 @@ impl IdleMemory {
 pub(crate) struct Alarm(Option<AsyncFd<File>>);
 
 impl Alarm {
-    /// Waits until the alarm comes; for ever where the kernel has none.
+    /// Waits until the alarm comes; waits for ever if the kernel has no alarm.
     pub async fn wait(&mut self) {
         let Some(told) = &self.0 else {
             return std::future::pending().await;

@@ -35,7 +35,7 @@ pub(crate) struct Pools([Arc<WorkerPool>; Kind::ALL.len()]);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolTarget {
     pub kind: Kind,
-    /// Number of workers that the operator has set; it also limits each other pool. `None`: the forecast decides.
+    /// Number of workers that the operator has set; it also limits each other pool. `None` if the forecast decides.
     pub fixed: Option<usize>,
     /// Number of cores that the node offers: limit of the workers in a pool.
     pub cores: usize,
@@ -72,7 +72,7 @@ pub(crate) struct WorkerPool {
     kind: Kind,
     /// Number of workers that the operator has set: exact for the default kind, a maximum for the other kinds.
     fixed: Option<usize>,
-    /// Whether this is the node's default kind: leases of it are expected before any has come.
+    /// Whether this is the node's default kind, for which leases are expected even before the first lease.
     is_usual: bool,
     begun: Instant,
     idle: Mutex<PoolState>,
@@ -119,7 +119,7 @@ impl WorkerPool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a worker that is ready or, if there is none, one that soon will be.
+    /// Takes a worker that is ready or, if there is none, a worker that soon will be ready.
     pub fn take(&self) -> Option<StartedWorker> {
         let mut idle = self.idle();
         idle.last_taken = Instant::now();
@@ -154,10 +154,10 @@ impl WorkerPool {
         self.idle().forecast.record_end(now, workers);
     }
 
-    /// Returns two numbers of waiting workers, each at most `most`: workers are started up to the first, and killed
-    /// beyond the second. Workers in use are not deducted: the pool is also full while leases run. For virtual machines
-    /// they are deducted from the first number: starting machines would slow the leases down, so machines are started
-    /// when leases end.
+    /// Returns two numbers of waiting workers, each at most `most`: workers are started up to the first number, and
+    /// killed beyond the second. Workers in use are not deducted, so the pool is also full while leases run. Only for
+    /// virtual machines they are deducted from the first number: starting machines would slow the leases down, so
+    /// machines are started when leases end.
     fn fill_and_keep(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
@@ -244,7 +244,7 @@ impl WorkerPool {
                 let before = idle.workers.len();
                 idle.workers.retain(|worker| !worker.is_closed());
                 if idle.workers.len() < before {
-                    // A worker died unused: the next may do the same.
+                    // A worker died unused: the next worker may die, too.
                     failures = failures.max(FAILURES_PER_DEATH);
                 }
                 (idle.workers.len() < idle.fill, idle.last_taken + REFILL_AFTER)
@@ -291,8 +291,8 @@ impl WorkerPool {
             if idle.closed || idle.workers.len() >= idle.fill {
                 return Ok(());
             }
-            // The start is counted under the lock: once a limit of 0 is set, no start begins, and those that have begun
-            // are counted.
+            // The start is counted under the lock: once a limit of 0 is set, no start begins, and all starts that have
+            // begun are counted.
             self.launcher.count_start()
         };
         let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;

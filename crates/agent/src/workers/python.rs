@@ -13,9 +13,9 @@ use std::time::Duration;
 /// its workers, and should receive the reason.
 pub(crate) const INTERPRETER_START_LIMIT: Duration = Duration::from_secs(9);
 
-/// Code that an interpreter runs. It is not started by `-m`: functions of the client's own `__main__` must not find
-/// hotlease's names there. It takes the current folder from the import path, so that nothing is imported from there
-/// unless the client's own path names the folder. `begun`: start time of the imports; the worker removes the name.
+/// Code that an interpreter runs. It is not started by `-m`, because functions of the client's `__main__` must not find
+/// hotlease's names there. It removes the current folder from the import path, so that nothing is imported from there
+/// unless the client's path names the folder. `begun`: start time of the imports; the worker removes the name.
 const INTERPRETER_CODE: &str = "\
 import sys
 begun = __import__('time').monotonic_ns()
@@ -54,7 +54,7 @@ pub(crate) fn with_variable(program: &Program, variable: &str) -> Program {
 /// Largest number of environment variables of a request.
 const VARIABLES_MAX: usize = 1024;
 
-/// Program of the workers of a lease. It may be any program that the tenant can run, as libraries may be any code.
+/// Program of the workers of a lease. It may be any program that the tenant can run, just as libraries may be any code.
 /// `image`: path at which workers see the image that the request names.
 pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Program, Rejection> {
     let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });

@@ -2,10 +2,10 @@
 //! next leases of the same tenant for exactly the same program, because imports take most of the time of such a start.
 //! The program's [`Forecast`] decides how many wait, and when.
 //!
-//! A spare is started as any worker is, has run nothing but imports, and becomes the worker of one lease: no data of
-//! one lease's tasks reaches another lease. Its program identifies it; the program includes the versions of everything
-//! that the next client asks for. Spares borrow the node's idle memory: none is started where there is not enough, and
-//! all are killed when others wait for memory.
+//! A spare is started like any worker, has run nothing but imports, and becomes the worker of one lease. So no data of
+//! one lease's tasks reaches another lease. A spare is identified by its program, which includes the versions of
+//! everything that the next client asks for. Spares borrow the node's idle memory: no spare is started if there is not
+//! enough, and all are killed when other processes wait for memory.
 
 use crate::workers::fabric_demand::{FabricDemand, PREPARE_AFTER};
 use crate::workers::forecast::{Forecast, WaitInterval};
@@ -25,9 +25,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
 /// Time for which the keeper waits until a spare is ready before it starts the next one beside it: imports may hang.
 const READY_LIMIT: Duration = Duration::from_secs(9);
-/// Largest number of starts that the keeper has stopped waiting for. With this many under way it starts no further one.
+/// Largest number of starts that the keeper no longer waits for. While there are so many, it starts no further spare.
 const BESIDE_MAX: usize = 4;
-/// Largest number of programs with a forecast; the one whose lease began or ended longest ago is forgotten.
+/// Largest number of programs with a forecast; the program whose lease began or ended longest ago is forgotten.
 const PROGRAMS_MAX: usize = 256;
 
 /// The spare interpreters of a node.
@@ -75,17 +75,17 @@ impl SpareKey {
 struct ProgramDemand {
     of: SpareKey,
     forecast: Forecast,
-    /// Whether a spare of it did not start, or died. Then none is started before a lease of it has ended well.
+    /// Whether a spare of the program did not start, or died. Then no spare is started before a lease has ended well.
     given_up: bool,
-    /// Whether a spare of it, or its zygote, is being started and is not in the table yet.
+    /// Whether a spare of the program, or its zygote, is being started and is not in the table yet.
     is_starting: bool,
-    /// Memory of its last spare, bytes.
+    /// Memory of the program's last spare, bytes.
     bytes: u64,
 }
 
 impl ProgramDemand {
-    /// Releases its image while no spare of it should wait: an entry must keep no image mounted, and without its image
-    /// the program cannot be started.
+    /// Releases the program's image while no spare should wait, because an entry must keep no image mounted. Without
+    /// its image the program cannot be started.
     fn release_image(&mut self) {
         if !self.of.program.held.is_nothing() {
             self.given_up = true;
@@ -100,7 +100,7 @@ impl ProgramDemand {
 struct SpareTable {
     /// Spares, ready or starting, oldest first. At most `limit`.
     kept: VecDeque<(SpareKey, StartedWorker)>,
-    /// Programs, the one whose lease began or ended last at the end.
+    /// Programs. The program whose lease began or ended last is at the end.
     demands: VecDeque<ProgramDemand>,
     limit: usize,
     /// Whether other processes need the memory. Then no spare is started.
@@ -144,7 +144,7 @@ impl Spares {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a spare that is ready or, if there is none, one that soon will be.
+    /// Takes a spare that is ready or, if there is none, a spare that soon will be ready.
     pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<StartedWorker> {
         let mut table = self.table();
         let fits =
@@ -214,7 +214,7 @@ impl Spares {
         Some((left, stay))
     }
 
-    /// Largest number of spares that it keeps.
+    /// Largest number of spares in this set.
     pub fn limit(&self) -> usize {
         self.table().limit
     }
@@ -228,7 +228,7 @@ impl Spares {
             .collect()
     }
 
-    /// Keeps no more than this many from now on.
+    /// Keeps no more than `limit` spares from now on.
     pub fn keep(&self, limit: usize) {
         let limit = limit.min(self.most);
         let mut table = self.table();
@@ -277,10 +277,10 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Starts missing spares, one after the other, and kills superfluous ones, until the set is closed. A start that
-    /// takes long goes on beside the next ones.
+    /// Starts missing spares, one after the other, and kills superfluous spares, until the set is closed. A start that
+    /// takes long goes on beside the next starts.
     pub async fn keep_them(self: Arc<Self>) {
-        // Starts that are under way when this ends are given up.
+        // When this function ends, starts that are under way are dropped.
         let mut beside = JoinSet::new();
         loop {
             while beside.try_join_next().is_some() {}
@@ -324,7 +324,7 @@ impl Spares {
                 return;
             }
             table.update_demand(&kind, |demand| demand.is_starting = true);
-            // Under the lock: once a limit of 0 is set, no start begins that is not counted yet.
+            // Counted under the lock: once a limit of 0 is set, no uncounted start begins.
             self.launcher.count_start()
         };
         let SpareKey {
@@ -404,7 +404,7 @@ impl SpareTable {
     }
 
     /// Returns what to start, and removes superfluous spares, oldest first. Programs whose leases ran last have
-    /// precedence, because they return soonest.
+    /// precedence, because their next leases are expected soonest.
     #[must_use]
     fn next_actions(&mut self, now: Duration) -> KeeperActions {
         let mut turn = KeeperActions {
@@ -444,7 +444,7 @@ impl SpareTable {
             own.append(&mut stays);
             stays = own;
         }
-        // Spares of programs that are forgotten.
+        // The spares that are left belong to programs that are forgotten.
         turn.gone.extend(self.kept.drain(..).map(|(_, worker)| worker));
         self.kept = stays;
         turn

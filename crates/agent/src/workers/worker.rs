@@ -25,13 +25,13 @@ pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
 const UNANSWERED_MAX: usize = 64;
 /// Time in which a started worker must be ready.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);
-/// Additional time if it has to boot a virtual machine first: without the processor's help that takes a hundred times
+/// Additional time if it has to boot a virtual machine first: without the processor's help a boot takes a hundred times
 /// as long.
 pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Limits how many processes are started at a time: more would only make threads that wait for the kernel.
+/// Limits how many processes are started at a time: more starts would only mean more threads that wait for the kernel.
 static STARTS: Semaphore = Semaphore::const_new(8);
-/// Time for which a worker may go on after it closed its control socket.
+/// Time for which a worker may continue after it closed its control socket.
 const DYING_LIMIT: Duration = Duration::from_millis(100);
 
 /// Stage of a worker.
@@ -154,7 +154,7 @@ impl Control {
 pub(crate) struct StartedWorker {
     process: Arc<Process>,
     control: Arc<Control>,
-    /// Time at which its program ran.
+    /// Time at which its process was started.
     begun: Instant,
     is_forked: bool,
     listener: Option<OwnedFd>,
@@ -162,8 +162,8 @@ pub(crate) struct StartedWorker {
 }
 
 impl StartedWorker {
-    /// Starts a worker, `program` or a native one; it becomes ready on its own. Runs off the runtime's threads, because
-    /// starting blocks.
+    /// Starts a worker that runs `program`, or a native worker. It becomes ready on its own. The start runs off the
+    /// runtime's threads, because it blocks.
     pub async fn start(
         launcher: &Launcher,
         sandbox: Kind,
@@ -175,8 +175,8 @@ impl StartedWorker {
         Self::begin(held_by(program), start).await
     }
 
-    /// Starts a zygote, from which workers can be forked. It accepts no orders, but is ready once it has imported what
-    /// they need.
+    /// Starts a zygote, from which workers can be forked. It accepts no orders, but is ready once it has imported the
+    /// modules that the workers need.
     pub async fn start_zygote(launcher: &Launcher, sandbox: Kind, program: &Arc<Program>) -> Result<Self, StartError> {
         let (launcher, of) = (launcher.clone(), Arc::clone(program));
         let start = move |control| launcher.start_zygote(sandbox, &of, control);
@@ -295,7 +295,7 @@ impl StartedWorker {
         };
         let phases = self.process.phases();
         let whole = ready.saturating_duration_since(self.begun);
-        // A machine boots after it was started. The worker reported the time, so it may be anything.
+        // A machine boots after it was started. The worker reports the duration, which may be false, so it is limited.
         let boot = boot.min(whole);
         let running = whole - boot;
         let imports = imports.min(running);
@@ -358,7 +358,7 @@ impl StartedWorker {
     }
 
     /// Limits its sandbox, if it has one of its own, to this memory (0: no limit) and these cores. Returns whether the
-    /// kernel holds the limit on its memory.
+    /// kernel enforces the limit on memory.
     pub async fn limit(&self, memory_bytes: u64, cores: Vec<u32>) -> Result<bool, String> {
         let process = Arc::clone(&self.process);
         let limited = tokio::task::spawn_blocking(move || process.limit(memory_bytes, &cores)).await;
@@ -368,7 +368,7 @@ impl StartedWorker {
         }
     }
 
-    /// Lets the watchdog hold this limit on its memory, without the kernel.
+    /// Lets the watchdog enforce this limit on its memory, in place of the kernel.
     pub fn watch_memory(&self, memory_bytes: u64) {
         self.process.watch_memory(memory_bytes);
     }
@@ -383,12 +383,12 @@ impl StartedWorker {
         self.process.pid()
     }
 
-    /// Compares its memory with a limit that no kernel enforces: see [`Process::check_memory_limit`].
+    /// Compares its memory with a limit that the kernel does not enforce: see [`Process::check_memory_limit`].
     pub fn check_memory_limit(&self) -> Result<u64, u64> {
         self.process.check_memory_limit()
     }
 
-    /// Resident memory of it and of the processes that it started, bytes.
+    /// Resident memory of the worker and of the processes that it started, bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }
@@ -407,8 +407,8 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>, gone: impl 
     let mut is_gone = false;
     let fault = loop {
         let received = if is_gone {
-            // Its last answers count. The socket's end may take longer than the process's: the worker decides what is closed
-            // with it.
+            // The worker's last answers count. The socket may close later than the process ends: the worker determines
+            // which other descriptors are closed with it.
             let rest = timeout(DYING_LIMIT, control.socket.receive());
             rest.await.unwrap_or(Ok(None))
         } else {

@@ -1,11 +1,11 @@
-//! Zygotes: interpreters that have imported the modules that a program names, and from which its workers are forked,
+//! Zygotes: interpreters that have imported the modules of a program. The program's workers are forked from its zygote,
 //! each into a sandbox of its own.
 //!
-//! A tenant's program has one zygote, started when a lease of it has ended, as spares are; a program with other
-//! imports, another environment or path is another program. Kinds of sandbox other than `namespace` and `microvm`, and
-//! programs that name no imports, have none. In a `microvm` the zygote is a machine that was saved after the imports,
-//! and forks continue from there. A fork serves one lease, and does not end with its zygote. If a zygote cannot be
-//! made, the reason is remembered, and workers start without it.
+//! A tenant's program has one zygote. It is started when a lease of the program has ended, as spares are. A program
+//! with other imports, another environment or another path is another program. There is no zygote in kinds of sandbox
+//! other than `namespace` and `microvm`, nor for programs that name no imports. In a `microvm` the zygote is a machine
+//! that was saved after the imports, and forks continue from there. A fork serves one lease, and does not end with its
+//! zygote. If a zygote cannot be made, the reason is remembered, and workers start without it.
 
 use crate::workers::python::{self, ZYGOTE};
 use crate::workers::worker::{BOOT_LIMIT, StartError, StartedWorker};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Largest number of entries on a node, programs that cannot have a zygote among them.
+/// Largest number of entries on a node, including programs that cannot have a zygote.
 const ZYGOTES_MAX: usize = 8;
 /// Time for which an entry is kept while it is not needed.
 const LIFE: Duration = Duration::from_secs(600);
@@ -26,7 +26,7 @@ const IMPORT_LIMIT: Duration = Duration::from_secs(30);
 /// The zygotes of a node.
 pub(crate) struct Zygotes {
     launcher: Launcher,
-    /// The zygotes, the one used last at the end. At most `limit`.
+    /// The zygotes. The zygote that was used last is at the end. At most `limit`.
     kept: Mutex<ZygoteTable>,
     /// Whether there may be zygotes now. If not, zygotes that are still importing end, too.
     are_allowed: watch::Sender<bool>,
@@ -72,8 +72,8 @@ impl Zygotes {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forks a worker from the zygote of this program. The error says why not, and is empty where no zygote would be
-    /// expected.
+    /// Forks a worker from the zygote of this program. The error says why this is not possible; it is empty if no
+    /// zygote would be expected.
     pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<StartedWorker, String> {
         if !may_have(sandbox, program) {
             return Err(String::new());
@@ -123,7 +123,7 @@ impl Zygotes {
         workers.collect()
     }
 
-    /// Keeps no more than this many from now on, and never more than the node's limit.
+    /// Keeps no more than `limit` zygotes from now on, and never more than the node's limit.
     pub fn keep(&self, limit: usize) {
         let mut kept = self.table();
         kept.limit = limit.min(ZYGOTES_MAX);
@@ -228,7 +228,7 @@ impl Zygotes {
         let ready = match started {
             Ok(zygote) => tokio::select! {
                 ready = zygote.wait_until_ready(limit) => ready.map(|()| zygote),
-                // Imports may take long, and others want its core or its memory now. It is killed when dropped.
+                // Imports may take long, and other processes want its core or its memory now. Dropping it kills it.
                 () = self.until_forbidden() => return,
             },
             Err(why) => Err(why),
@@ -258,7 +258,7 @@ fn may_have(sandbox: Kind, program: &Program) -> bool {
 }
 
 impl ZygoteTable {
-    /// Removes entries beyond the limit, the one that was needed longest ago first.
+    /// Removes entries beyond the limit, starting with the entry that was needed longest ago.
     #[must_use]
     fn trim(&mut self) -> Vec<Zygote> {
         let limit = if self.short { 0 } else { self.limit };

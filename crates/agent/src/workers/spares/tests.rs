@@ -174,7 +174,7 @@ fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn(
     assert_eq!(turn(), None);
     lease(&spares, &other, 1);
     assert_eq!(turn(), Some(other.arguments.clone()));
-    // With a limit of one, the spare of `this` that is being started leaves no room for one of `other`.
+    // With a limit of one, the spare of `this` that is being started leaves no room for a spare of `other`.
     lease(&spares, &this, 1);
     spares.keep(1);
     assert_eq!(turn(), None);
