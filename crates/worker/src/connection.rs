@@ -41,7 +41,7 @@ pub struct ClientConnection {
     channels: Vec<usize>,
     /// Delegation that the client may use, if it is a peer of the lease's holder.
     lent: Option<LentSlots>,
-    /// Links by key: the slot of each, and its peer (the client's port, as the slot's port knows it).
+    /// Links by key: the slot of the link, and its peer (the client's port, as registered with the slot's port).
     links: BTreeMap<u64, (SlotIndex, Arc<PortPeer>)>,
 }
 

@@ -33,7 +33,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: none.
+/// Environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty if it has none.
 const GPUS: &str = "HOTLEASE_GPUS";
 
 /// Reason why the worker stops.
@@ -59,13 +59,13 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
     )?;
     let mut lease: Option<WorkerLease> = None;
     let mut loading = None;
-    // Never dropped, so that only the end of the process closes a connection while the slots go on: a client whose
-    // agent is gone takes a closed connection as proof that nothing of this worker runs any more.
+    // Never dropped, so that connections close only at the end of the process while slots run: a client whose agent is
+    // gone takes a closed connection as proof that no code of this worker runs any more.
     let mut connections = ManuallyDrop::new(Vec::<ClientConnection>::new());
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
-            // Goes from the last one to the first, so that a removal moves no connection that is still to be served.
+            // Goes from the last connection to the first, so that a removal moves none that is still to be served.
             for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
                 if !connections[at].serve(lease) {
                     connections.swap_remove(at).close(lease);
@@ -110,7 +110,7 @@ fn execute(
     match (order, lease) {
         (order @ WorkerOrder::Configure { .. }, lease @ None) => {
             if let (WorkerOrder::Configure { gpus: Some(_), .. }, Some(loading)) = (&order, loading.take()) {
-                // It reads the environment, which is about to change. A panic has ended it as well.
+                // The loading thread reads the environment, which is about to change. A panic ends the thread, too.
                 let _ = loading.join();
             }
             *lease = Some(configure(program, order, fd?, fds.next())?)
@@ -170,7 +170,7 @@ fn execute(
             place.move_to(core, fd?)?;
         }
         (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
-            // Goes from the last one to the first, so that a removal moves no connection that is still to be checked.
+            // Goes from the last connection to the first, so that a removal moves none that is still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].uses_delegation(delegation) {
                     connections.swap_remove(at).close(lease);
@@ -313,7 +313,7 @@ fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
     })
 }
 
-/// Tells the worker's functions, in the environment, the numbers of their GPUs.
+/// Sets the environment variable from which the worker's functions read the numbers of their GPUs.
 fn tell_gpus(gpus: &[u32]) {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
     // SAFETY: `configure` has started no thread yet, and one that was loading libfabric has ended (`execute`). The only
@@ -322,7 +322,7 @@ fn tell_gpus(gpus: &[u32]) {
 }
 
 /// Limits private memory (heap, anonymous mappings) to the lease's grant plus the worker's own needs; buffers belong to
-/// the client and are not counted. The needs of a `hosted` worker include the memory that its program has by now.
+/// the client and are not counted. The needs of a `hosted` worker include the memory that its program uses already.
 fn limit_memory(memory_bytes: u64, slots: u16, hosted: bool) -> Result<(), String> {
     if memory_bytes == 0 {
         return Ok(());

@@ -65,8 +65,8 @@ pub fn install(hosted: bool) -> io::Result<()> {
     let ignore = SigAction::new(SigHandler::Handler(ignore_signal), SaFlags::SA_RESTART, SigSet::empty());
     let mut ignored = AGENT_SIGNALS.to_vec();
     if !hosted {
-        // Rust's runtime handles some of these in its own programs, for its stacks. It ignores SIGPIPE, and programs that
-        // functions execute would inherit that.
+        // Rust's runtime handles some of these in its own programs, for its stacks. It ignores SIGPIPE, and programs
+        // that functions execute would inherit this action.
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
         for signal in FATAL.into_iter().chain([Signal::SIGPIPE]) {
             // SAFETY: sets the default action.
@@ -95,7 +95,7 @@ pub fn set_usage_block(usage: Arc<UsageBlock>) {
     let _ = USAGE.set(usage);
 }
 
-/// Marks the calling thread as this slot's.
+/// Marks the calling thread as the thread of this slot.
 pub fn set_slot(slot: u16) {
     SLOT.set(Some(slot));
 }
@@ -113,7 +113,7 @@ pub fn end_as(end: crate::WorkerEnd) -> ! {
     }
     if let Ok(signal) = Signal::try_from(end.status.saturating_neg()) {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: sets the default action; SIGKILL has no other.
+        // SAFETY: sets the default action; SIGKILL has no other action.
         let _ = unsafe { sigaction(signal, &default) };
         let _ = raise(signal);
         // `raise` sends the signal to this thread, so a signal that ends the process is delivered before the call

@@ -1,9 +1,9 @@
-//! Floating-point control state of a thread: rounding, precision, masked exceptions, and whether subnormal numbers count as
-//! zero. Each thread has its own; constructors of libraries that are linked with `-ffast-math` change it for the thread that
-//! loads them, and `fesetround` for the calling thread.
+//! Floating-point control state of a thread: rounding, precision, masked exceptions, and whether subnormal numbers
+//! count as zero. Each thread has its own state. Constructors of libraries that are linked with `-ffast-math` change it
+//! for the thread that loads them; `fesetround` changes it for the calling thread.
 //!
-//! Reading takes some nanoseconds and no system call, so slots do it after the reply. Writing may take longer, and only a
-//! changed state is written.
+//! Reading takes some nanoseconds and no system call, so slots read the state after each reply. Writing may take
+//! longer, so only a changed state is written.
 
 /// Floating-point control state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +55,8 @@ mod registers {
     #[cold]
     pub fn write(Registers(control, word): Registers) {
         let whole = control | mxcsr() & !CONTROL;
-        // SAFETY: writes words that the unit had before. The noted exceptions of the x87 unit are cleared first: otherwise
-        // those that the function has unmasked would be raised here.
+        // SAFETY: writes words that the unit had before. The noted exceptions of the x87 unit are cleared first:
+        // otherwise exceptions that the function has unmasked would be raised here.
         unsafe {
             asm!("ldmxcsr [{}]", in(reg) &raw const whole, options(nostack, preserves_flags));
             asm!("fnclex", "fldcw [{}]", in(reg) &raw const word, options(nostack, preserves_flags));
@@ -82,7 +82,7 @@ mod registers {
 
     #[cold]
     pub fn write(Registers(word): Registers) {
-        // SAFETY: the value that the register had before.
+        // SAFETY: writes the value that the register had before.
         unsafe { asm!("msr fpcr, {}", in(reg) word, options(nomem, nostack, preserves_flags)) };
     }
 }

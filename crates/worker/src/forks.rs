@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set in a child.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-/// Actions that the worker has set, and those before.
+/// Actions that the worker has set, and the actions before.
 static CHANGED: OnceLock<Vec<ChangedAction>> = OnceLock::new();
 
 struct ChangedAction {
@@ -33,8 +33,8 @@ pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Sets the worker's own signal actions; forked children return to the actions from before. The handlers must be
-/// async-signal-safe, and this is called only once.
+/// Sets the worker's own signal actions; forked children restore the actions from before. The handlers must be
+/// async-signal-safe. Must be called only once.
 pub(crate) fn set_actions(actions: impl IntoIterator<Item = (Signal, SigAction)>) -> io::Result<()> {
     let actions = actions.into_iter();
     let changed = actions.map(|(signal, action)| change(signal as libc::c_int, &action.into()));
@@ -60,7 +60,7 @@ fn change(signal: libc::c_int, action: &libc::sigaction) -> ChangedAction {
     }
 }
 
-/// Blocks the signals: one that reached a child before its actions are set would be lost in a handler of the worker.
+/// Blocks the signals: a child that gets a signal before its actions are set would lose it in a handler of the worker.
 extern "C" fn before_fork() {
     // SAFETY: plain data, for which zeros are valid; all calls get valid places.
     unsafe {

@@ -62,7 +62,7 @@ pub(crate) fn set_mailbox(mailbox: Arc<Mailbox>) {
     let _ = MAILBOX.set(mailbox);
 }
 
-/// Address by which the client of this worker, on another host, reaches this host; `None`: no such client has come.
+/// Address by which a client on another host reaches this host; `None` if no such client has come.
 pub fn address_for_clients() -> Option<IpAddr> {
     *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner)
 }

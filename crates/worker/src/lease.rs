@@ -1,4 +1,4 @@
-//! The worker's lease: state of a worker that is assigned to one.
+//! The worker's lease: state of a worker that is assigned to a lease.
 
 use crate::function::library::FunctionTable;
 use crate::ports::SlotPorts;
@@ -15,7 +15,7 @@ pub struct WorkerLease {
     pub channels: Vec<usize>,
     /// The slots' ports.
     pub fabrics: SlotPorts,
-    /// Its place on a core that it shares, if it does.
+    /// Place of the worker on a shared core, if it shares a core.
     pub place: Option<SharedPlace>,
     /// Whether its functions can take part in a gang.
     pub has_gangs: bool,
@@ -23,7 +23,7 @@ pub struct WorkerLease {
     pub functions: Arc<FunctionTable>,
     /// Keeper of its functions' state, if there is one.
     pub keeper: Option<StateKeeper>,
-    /// Generation drawn last.
+    /// Generation that was drawn last.
     pub generation: u32,
     /// Number of connections made so far.
     pub connections_made: u64,

@@ -16,7 +16,7 @@
 //! | `host` | the worker as a part of another program |
 //! | `slot` | a slot's thread: polling, serving, sleeping |
 //! | `slot/core` | the core of a slot: the slot's own, or shared and claimed for each invocation |
-//! | `shared_place` | the place of a worker on a shared core, and its move to another one |
+//! | `shared_place` | the place of a worker on a shared core, and its move to another core |
 //! | `slot/landing` | landing buffers: data of a client on another host during a call |
 //! | `slot/sleep` | sleeping on ports |
 //! | `slot/idle` | idle policy: how long a slot polls before it sleeps |

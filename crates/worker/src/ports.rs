@@ -18,7 +18,7 @@ pub struct SlotPorts {
 }
 
 impl SlotPorts {
-    /// Makes an empty set. `sleep`: ports have a descriptor to sleep on.
+    /// Makes an empty set. `sleep`: whether ports have a descriptor to sleep on.
     pub fn new(slots: usize, sleep: bool) -> Self {
         Self {
             library: None,
@@ -30,8 +30,8 @@ impl SlotPorts {
         }
     }
 
-    /// The port of a slot, which drives it from now on; opens one if there is none. `host` chooses the interface of a
-    /// new one.
+    /// Returns the port of a slot, and opens it if there is none. The slot drives the port from now on. `host` chooses
+    /// the interface of a new port.
     pub fn port(
         &mut self,
         slot: usize,

@@ -26,7 +26,7 @@ pub struct WorkerProgram {
     pub state: Option<StateFunctions>,
     /// Time that its own virtual machine took to boot.
     pub boot: Duration,
-    /// Worker that runs functions in place of this process, in a virtual machine for instance; if there is one.
+    /// Worker that runs functions in place of this process, for instance in a virtual machine, if there is one.
     pub remote_worker: Option<&'static dyn RemoteWorker>,
 }
 

@@ -8,8 +8,8 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Limit of listings of the threads during one move. One is not enough, because threads that functions start meanwhile
-/// inherit the old core.
+/// Largest number of listings of the threads during one move. One listing is not enough, because threads that functions
+/// start meanwhile inherit the old core.
 const LISTINGS_MAX: usize = 8;
 
 /// Place of a worker on a shared core.
@@ -24,7 +24,7 @@ impl SharedPlace {
         Self { claim, core }
     }
 
-    /// Goes to another core, between two invocations. `file`: the core's file of claims.
+    /// Moves to another core, between two invocations. `file`: the core's file of claims.
     ///
     /// Moves the slots, and the threads that functions have started on them: all threads that are pinned to the old
     /// core alone. If a control group keeps the worker on its core, the kernel moves the threads when the agent changes
@@ -51,8 +51,8 @@ pub fn only(core: u32) -> Result<CpuSet, String> {
     Ok(set)
 }
 
-/// Pins the threads of this process that may run on `here` alone to `there`. Fails if one of them cannot be pinned;
-/// then they are all where they were.
+/// Pins the threads of this process that may run on `here` alone to `there`. If one of them cannot be pinned, fails,
+/// and pins all of them to `here` again.
 fn pin_threads(here: &CpuSet, there: &CpuSet) -> Result<(), String> {
     let mut pinned = Vec::new();
     for _ in 0..LISTINGS_MAX {
@@ -63,7 +63,7 @@ fn pin_threads(here: &CpuSet, there: &CpuSet) -> Result<(), String> {
         for thread in left {
             match sched_setaffinity(thread, there) {
                 Ok(()) => pinned.push(thread),
-                // It has ended.
+                // The thread has ended.
                 Err(Errno::ESRCH) => {}
                 Err(error) => {
                     for thread in pinned {
@@ -125,7 +125,7 @@ mod tests {
         (file, Arc::new(claim.expect("it can be locked")))
     }
 
-    /// One test, because a move takes all threads of the process that are pinned to the core.
+    /// A single test, because a move affects all threads of the process that are pinned to the core.
     #[test]
     fn pinned_threads_move_between_two_invocations_and_others_stay() {
         let usable = usable();

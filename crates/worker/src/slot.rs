@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval at which a sleeping slot checks its channels even if no client rings. A client that tampers with the
-/// doorbell of its own lease can delay only itself, by no more than this.
+/// doorbell of its own lease can delay only itself, by at most this interval.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Limit of the time for which a leaving worker waits until its last replies arrive.
 const LAST_REPLIES: Duration = Duration::from_millis(100);
@@ -230,7 +230,7 @@ impl<C: Core> Slot<C> {
             self.meter().cancel();
             self.note_failure(request, status, 0);
         }
-        // Done after the reply: meanwhile the reply is on its way to the client, which takes longer than this.
+        // Done after the reply, because the reply takes longer than this to reach the client.
         self.floats.restore();
         self.core.give_up();
         let ended = ticks();
@@ -338,7 +338,7 @@ impl<C: Core> Slot<C> {
                     let serves_on = job(&mut self.context);
                     self.floats.restore();
                     if !serves_on {
-                        // No later request has begun. The agent ends this process, and then reports that to the
+                        // No later request has begun. The agent ends this process, and then reports the end to the
                         // clients.
                         loop {
                             std::thread::park();
@@ -398,10 +398,10 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // Mail is read before every look-up, and not only after a failed one. The message with a region or function is
-        // put before the client may name it, but the table may still hold an earlier registration of that region, whose
-        // key is no longer valid. And the context may still hold the slot's previous gang: no request names its gang,
-        // so no look-up would fail.
+        // Mail is read before every look-up, and not only after a failed look-up. The message with a region or function
+        // is put before the client may name that region or function. But the table may still contain an earlier
+        // registration of the region, whose key is no longer valid. And the context may still contain the slot's
+        // previous gang: no request names its gang, so no look-up would fail.
         if self.mailbox.has_mail() {
             self.read_mail();
         }

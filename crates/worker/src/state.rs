@@ -1,6 +1,6 @@
-//! The state that functions leave in this process: saved when its lease ends, and restored for the next one, by
-//! functions of the program that hosts the worker, or of the library that it has loaded. They run on the slot's thread
-//! between two invocations, so no function changes the state meanwhile.
+//! The state that functions leave in this process: saved when its lease ends, and restored for the next lease, by
+//! functions of the program that hosts the worker, or of the library that the worker has loaded. They run on the slot's
+//! thread between two invocations, so no function changes the state meanwhile.
 
 use crate::function::context::Context;
 use crate::function::state_hooks::StateHooks;
@@ -53,8 +53,8 @@ impl StateKeeper {
     }
 }
 
-/// Makes the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot goes on
-/// serving.
+/// Makes the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot
+/// continues to serve.
 pub(crate) fn run_on_slot(
     keeper: Option<&StateKeeper>,
     slots: &[Arc<Mailbox>],

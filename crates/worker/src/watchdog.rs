@@ -19,9 +19,9 @@ const CANCELLED: u64 = 2;
 
 /// One slot's deadline and flag.
 ///
-/// The slot and the watchdog use `deadline` to agree on the next move: the watchdog may set the flag only after it has
-/// removed the deadline (compare-exchange), and a slot that finds it removed waits the few instructions until the flag
-/// is set. So the flag never leaks into the next call.
+/// The slot and the watchdog use `deadline` to agree on the next move. The watchdog may set the flag only after it has
+/// removed the deadline (compare-exchange). A slot that finds the deadline removed waits the few instructions until the
+/// flag is set. So the flag never leaks into the next call.
 #[derive(Default)]
 pub struct SlotDeadline {
     /// Deadline in ticks, or one of the constants above.
@@ -69,7 +69,7 @@ impl Watchdog {
         {
             return false;
         }
-        // Acquire pairs with the release of CANCELLED: the flag's last write is before ours.
+        // Acquire pairs with the release of CANCELLED: the flag's last write is before our own write.
         while deadline.load(Ordering::Acquire) != CANCELLED {
             std::hint::spin_loop();
         }

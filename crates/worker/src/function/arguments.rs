@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A channel of a slot, over either transport.
 pub type SlotChannel = WorkerChannel<TransportRing>;
 
-/// The registered memory of one connection, as one slot knows it.
+/// Registered memory of one connection, in the table of one slot.
 pub type Regions = BTreeMap<RegionId, ClientRegion>;
 
 /// Memory that a client has registered.
@@ -241,7 +241,7 @@ fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, InvocationStatus> 
         ClientRegion::Shared(memory) => memory.size_bytes(),
         ClientRegion::Fabric(memory) => memory.size,
     };
-    // Both were bounded when the span was decoded, so the sum does not wrap.
+    // Offset and length were bounded when the span was decoded, so the sum does not wrap.
     if span.offset + span.length > size_bytes {
         return Err(InvocationStatus::BadSpan);
     }

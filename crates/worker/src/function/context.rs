@@ -49,7 +49,7 @@ impl FunctionContext {
         }
     }
 
-    /// Deadline of the invocation (CLOCK_MONOTONIC, nanoseconds); 0: none.
+    /// Deadline of the invocation (CLOCK_MONOTONIC, nanoseconds); 0 if it has none.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
@@ -104,7 +104,7 @@ impl Context {
         }
     }
 
-    /// Gives functions this seat in a gang, in place of the previous one.
+    /// Gives functions this seat in a gang, in place of the previous seat.
     pub fn set_seat(&mut self, seat: &hotlease_wire::comm::seat::Seat) {
         let seat = self.seat.insert(SlotSeat::new(seat));
         self.layout.communicator = seat.layout();

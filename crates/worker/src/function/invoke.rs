@@ -34,8 +34,9 @@ impl LoadedFunction {
     /// [`InvocationStatus::BadSpan`] if the interface cannot take an input of this size; the function was not called.
     ///
     /// # Safety
-    /// `input` can be read and `output` written during the call, and no other code uses them; `context` is a
-    /// [`Context`]'s, or a host function's own. The author of the function vouches for everything else that it does.
+    /// `input` can be read and `output` written during the call, and no other code uses them; `context` is the pointer
+    /// of a [`Context`], or the pointer that a host function got. The author of the function vouches for everything
+    /// else that it does.
     #[inline]
     pub unsafe fn call(
         self,

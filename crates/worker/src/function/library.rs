@@ -1,8 +1,8 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker calls `dlopen`; a process that stands for a worker elsewhere tells that worker to call it
-//! ([`RemoteWorker`]). The code may do anything in its constructors; if it kills the process, the agent knows that this
-//! library was being loaded and reports it.
+//! Only the worker calls `dlopen`. A process that stands for a worker elsewhere orders that worker to call `dlopen`
+//! ([`RemoteWorker`]). The library's constructors may do anything. If they kill the process, the agent reports that
+//! this library was being loaded.
 
 use crate::HostFunction;
 use crate::float_state::FloatState;
@@ -41,7 +41,7 @@ unsafe impl Send for LoadedFunction {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedFunction {}
 
-/// All functions of the worker; the index is the one in frames.
+/// All functions of the worker, by the index that frames have.
 #[derive(Default, Clone)]
 pub struct FunctionTable(Vec<LoadedFunction>);
 
@@ -76,7 +76,7 @@ impl FunctionTable {
         self.0.len()
     }
 
-    /// This table with the functions of one more library, from index `base` on; the library is loaded here, or by the
+    /// This table with the functions of one more library, from index `base` on. The library is loaded here, or by the
     /// remote worker. Also returns the library's save and restore functions, if it has them.
     pub fn with_library(
         &self,
@@ -102,7 +102,7 @@ impl FunctionTable {
 
 /// A library in this process, with its functions by name, for programs that call functions outside a slot's own table.
 ///
-/// `Send + Sync`. It stays loaded when this is dropped.
+/// `Send + Sync`. The library stays loaded when this value is dropped.
 pub struct Library(Vec<(String, LoadedFunction)>);
 
 impl Library {
@@ -168,15 +168,15 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
         .map(|format| StateHooks::find(format, address_of))
         .transpose()?;
     // Never unloaded: slots keep its addresses, and destructors of a tenant's code need not run. The descriptor is
-    // never closed either: the loader identifies libraries by their path, so if its number was used again, the loader
-    // would return the old library for the new one.
+    // never closed either, because the loader identifies libraries by their path, which has the descriptor's number. If
+    // the number was used again, the loader would return the old library for the new one.
     std::mem::forget(library);
     std::mem::forget(code);
     Ok((functions, hooks))
 }
 
-/// Whether an address lies in the file that was loaded by this path. A thread-local variable's address lies in no file,
-/// and counts as lying in this one.
+/// Whether an address lies in the file that was loaded from this path. The address of a thread-local variable lies in
+/// no file, and counts as lying in this file.
 fn is_in(path: &str, address: *mut c_void) -> bool {
     // SAFETY: plain data, for which zeros are valid.
     let mut found: libc::Dl_info = unsafe { zeroed() };

@@ -11,7 +11,7 @@ use hotlease_wire::machine::{Assignment, GuestCrash};
 
 /// The remote worker that runs functions. Used by several threads at once; each waits for its own answer.
 pub trait RemoteWorker: Send + Sync {
-    /// Tells that worker its lease. Called once, before the other methods.
+    /// Sends the lease to that worker. Called once, before the other methods.
     ///
     /// # Errors
     /// Error text of that worker.
@@ -45,14 +45,14 @@ pub struct RemoteCall<'a> {
     pub capacity: u64,
 }
 
-/// Result of such a call.
+/// Result of a [`RemoteCall`].
 #[derive(Debug)]
 pub struct RemoteCallResult {
     /// Status of the invocation, whose function ran.
     pub status: InvocationStatus,
     /// The function's own error number.
     pub code: i32,
-    /// Output bytes as the function reports them; more than the capacity: no output.
+    /// Number of output bytes, as the function reports it; there is no output if it exceeds the capacity.
     pub bytes: u64,
     /// The output: `bytes` long, if there is one.
     pub output: Vec<u8>,
@@ -81,8 +81,8 @@ pub unsafe fn call(
     let bytes = usize::try_from(input.bytes).map_err(|_| InvocationStatus::BadSpan)?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes).map_err(|_| InvocationStatus::BadSpan)?;
-    // SAFETY: this many bytes can be read there, by the caller's promise, and were reserved here. If a client goes on
-    // writing to them, the copy is a mixture.
+    // SAFETY: this many bytes can be read there, by the caller's promise, and were reserved here. If a client writes to
+    // them meanwhile, the copy is a mixture.
     unsafe {
         std::ptr::copy_nonoverlapping(input.start.as_ptr(), copy.as_mut_ptr(), bytes);
         copy.set_len(bytes);
@@ -101,8 +101,8 @@ pub unsafe fn call(
             bytes: 0,
         });
     }
-    // Passed on as that worker reported it, even if the output was over the worker's own limit only, and not over the
-    // client's capacity.
+    // The status is passed on as that worker reported it, even if the output was only over the worker's own limit, and
+    // not over the client's capacity.
     if returned.status == InvocationStatus::OutputTooLarge {
         return Ok(CallOutcome {
             status: returned.status,

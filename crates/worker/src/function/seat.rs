@@ -1,8 +1,9 @@
 //! A slot's seat in a gang: the client's description of it, and the value that a function's library has made from it.
 //!
-//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::Seat`],
-//! as bytes) where functions find it, and beside it one value that a library has made from it, which outlives the call.
-//! When a function fails, and when the slot gets another seat, the worker calls the library's `give_up` on the value.
+//! The worker has no code for message passing. It stores the client's description ([`hotlease_wire::comm::seat::Seat`],
+//! as bytes) where functions find it, and beside the description one value that a library has made from it, which
+//! outlives the call. When a function fails, and when the slot gets another seat, the worker calls the library's
+//! `give_up` on the value.
 //!
 //! ```text
 //! hotlease_context.communicator ──► Seat { description, kept, give_up, owner }
@@ -27,7 +28,7 @@ pub trait SeatValue: Any {
     fn give_up(self: Box<Self>);
 }
 
-/// Error: the value that the seat keeps was made by another library, or by another version of this one.
+/// Error: the value that the seat keeps was made by another library, or by another version of this library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForeignValue;
 
@@ -36,7 +37,7 @@ pub struct ForeignValue;
 #[repr(C)]
 pub struct SeatLayout {
     struct_size: u32,
-    /// Not 0 after a function has failed: the kept value was given up, and no other one is made.
+    /// Not 0 after a function has failed: the kept value was given up, and no other value is made.
     is_over: Cell<u32>,
     description: *const u8,
     description_bytes: u64,

@@ -1,9 +1,9 @@
 //! The two functions of a library that save and restore the state that its functions leave behind:
 //! `HOTLEASE_STATE_SAVE` and `HOTLEASE_STATE_RESTORE` of `include/hotlease/function.h`.
 //!
-//! They get the slot's context, and a structure with functions to read or write the state: in any number of calls, each
-//! with the library's own memory, which is read or filled in place. So neither side copies the other's bytes, and no
-//! state has to be in memory twice.
+//! They get the slot's context, and a structure with functions to read or write the state. These can be called any
+//! number of times, each time with the library's own memory, which is read or filled in place. So neither side copies
+//! the other's bytes, and no state has to be in memory twice.
 
 use crate::function::context::Context;
 use crate::function::state_pieces::StatePieces;
@@ -18,7 +18,7 @@ const MESSAGE_BYTES_MAX: usize = 1024;
 /// Buffer for small reads; a read of this size or more goes directly to its destination.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// A save or restore function of the library: gets the slot's context, and the structure to read or write by.
+/// A save or restore function of the library. It gets the slot's context, and the structure for reading or writing.
 type StateHook = unsafe extern "C" fn(*mut c_void, *mut StateLayout) -> i32;
 
 /// Save and restore functions of one library.
@@ -40,7 +40,7 @@ struct StateLayout {
     fail: unsafe extern "C" fn(*mut StateLayout, i32, *const c_char) -> i32,
 }
 
-/// The structure that the library sees, with fields behind it that it does not see.
+/// The structure that the library sees, followed by fields that the library does not see.
 #[repr(C)]
 struct StateTransfer<'a> {
     layout: StateLayout,
@@ -58,7 +58,7 @@ enum StateStream<'a> {
 }
 
 impl StateHooks {
-    /// Finds the functions in the library that `symbol` looks names up in.
+    /// Finds the functions of a library. `symbol` looks up a name in this library.
     pub fn find(format: String, symbol: impl Fn(&str) -> Result<NonNull<c_void>, String>) -> Result<Self, String> {
         let hook = |prefix: &str| {
             let address = symbol(&format!("{prefix}{format}"))?;

@@ -1,6 +1,6 @@
 //! The core of a slot: the slot's own, or shared and claimed for each invocation.
 //!
-//! The slot's code is compiled once for each kind, so that a slot with a core of its own does not even check.
+//! The slot's code is compiled once for each kind of core, so that a slot with a core of its own does not even check.
 
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::usage::UsageBlock;
@@ -11,7 +11,7 @@ pub trait Core: Send + 'static {
     /// Whether the time between a wake-up and the next request counts as polling. On a shared core other slots run in
     /// that time.
     const POLLS: bool;
-    /// Claims the core; false at once if that is not possible now.
+    /// Claims the core; returns false at once if that is not possible now.
     fn claim(&self) -> bool;
     /// Gives up the claim.
     fn give_up(&self);

@@ -40,7 +40,7 @@ struct LandingBuffer {
 }
 
 impl LandingBuffers {
-    /// Makes landing buffers for the arguments, and brings the input. `now` in ticks. `Err`: the function must not run.
+    /// Makes landing buffers for the arguments, and fetches the input. `now`: ticks. On `Err` no function must run.
     #[cold]
     #[inline(never)]
     pub fn fetch(
@@ -93,8 +93,8 @@ impl LandingBuffers {
         LandingBuffer::make(&mut self.input, ring, input)
     }
 
-    /// Moves the first `bytes` of the output to the client's memory, where they are in place before the reply. `Err`: a
-    /// part of them may be there.
+    /// Moves the first `bytes` of the output to the client's memory, so that they are in place before the reply. On
+    /// `Err` a part of these bytes may be in place.
     #[cold]
     #[inline(never)]
     pub fn store(

@@ -42,7 +42,7 @@ pub enum SlotMessage {
 }
 
 impl SlotMessage {
-    /// Whether this message cancels an earlier, unread one. Changes an earlier one that it cancels in part.
+    /// Whether this message cancels an earlier, unread message. Changes an earlier message that it cancels in part.
     fn cancels(&self, earlier: &mut SlotMessage) -> bool {
         match (self, earlier) {
             (
@@ -84,8 +84,8 @@ impl Mailbox {
         })
     }
 
-    /// Main thread: delivers a message and wakes the slot. Messages that it cancels are removed from the queue, so that a
-    /// slot that is busy for long does not keep the memory of clients that come and go meanwhile.
+    /// Main thread: delivers a message and wakes the slot. Messages that the new message cancels are removed from the
+    /// queue, so that a slot that is busy for long does not keep the memory of clients that come and go meanwhile.
     pub fn put(&self, message: SlotMessage) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.retain_mut(|queued| !message.cancels(queued));

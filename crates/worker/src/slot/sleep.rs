@@ -13,8 +13,9 @@ const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep without a check, in case a provider misses a wake-up.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Sleeps until `ready` returns true or `timeout`, driving the ports, which only this thread drives. `wake` interrupts
-/// the sleep. `neighbours`: requests may come that neither ports nor `wake` report. Returns whether it is ready.
+/// Sleeps until `ready` returns true, or until `timeout` has passed. Drives the ports, which no other thread drives.
+/// `wake` interrupts the sleep. `neighbours`: whether requests may come that neither ports nor `wake` report. Returns
+/// whether `ready` returned true.
 pub fn on_ports(
     ports: &[Arc<Port>],
     wake: &EventFd,
@@ -36,7 +37,7 @@ pub fn on_ports(
         if left.is_zero() {
             return false;
         }
-        // If a port has work to do first, it does it in the next turn.
+        // A port that has work to do first does this work in the next turn.
         if tells && !ports.iter().all(|port| port.prepare_sleep()) {
             continue;
         }

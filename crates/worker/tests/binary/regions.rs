@@ -30,8 +30,8 @@ fn register(socket: &Socket, byte: u8) -> Memory {
     memory
 }
 
-/// A slot checks for mail once a turn. A message that comes within the turn counts all the same: otherwise the old entry
-/// in the slot's table would pass, and be read.
+/// A slot checks for mail once a turn. It must also handle a message that comes within the turn: otherwise the old
+/// entry in the slot's table would pass, and its memory would be read.
 #[test]
 fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     let mut worker = Worker::start();
@@ -61,7 +61,7 @@ fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     channel.publish(0, &echo, &[&span.encode()]).unwrap();
     assert_eq!(read(0), 1);
 
-    // The slot is in a function of another channel, in the same turn in which it comes to this one.
+    // The slot runs a function of another channel, in the same turn in which it serves this channel, too.
     busy.publish(0, &sleepy, &[]).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while worker.usage.read(0).running.is_none() {

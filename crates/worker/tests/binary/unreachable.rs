@@ -1,5 +1,5 @@
 //! Buffers of a client on another host that the worker cannot reach: the client is told whether its function ran. The
-//! client's port makes no progress, like that of a stopped process, until the worker has given up.
+//! client's port makes no progress, like the port of a stopped process, until the worker has given up.
 
 use super::{SHAPE, Worker};
 use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than the buffers of a connection hold, so that it does not get through by itself.
+/// More bytes than the buffers of a connection hold, so that they do not get through without the client's port.
 const LARGE_BYTES: u64 = 64 << 20;
 const REGION: RegionId = RegionId(1);
 /// Time limit of the worker's attempt.
@@ -32,7 +32,7 @@ struct Client {
 }
 
 impl Client {
-    /// `None` without libfabric.
+    /// Connects a client; returns `None` without libfabric.
     fn connect(worker: &mut Worker) -> Option<Self> {
         let library = Libfabric::load();
         let provider = library.and_then(|library| providers::find_provider(&library, "tcp;ofi_rxm", Some(LOCAL)));
@@ -152,7 +152,7 @@ fn an_output_that_cannot_be_written_is_told_and_its_function_ran() {
     assert_goes_on(&worker, &client);
 }
 
-/// Uses the same buffer after the client is back.
+/// Uses the same buffer after the client runs again.
 fn assert_goes_on(worker: &Worker, client: &Client) {
     let call = CallParameters {
         flags: Flags::OUTPUT_BUFFER,
