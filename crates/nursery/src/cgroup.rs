@@ -4,8 +4,8 @@
 //! <the agent's own group>/hotlease-<pid>-<start>/<worker>      one for each controller in version 1
 //! ```
 //!
-//! Nurseries make such groups for sandboxes, and the agent itself for workers without a sandbox. A maker that was killed
-//! leaves its folders behind; the next one removes them.
+//! Nurseries make such groups for sandboxes, and the agent itself for workers without a sandbox. A maker that was
+//! killed leaves its folders behind; the next maker removes them.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,7 @@ struct Hierarchy {
 /// Hierarchies in which the groups of sandboxes are made.
 pub struct Groups {
     hierarchies: Vec<Hierarchy>,
-    /// Number of groups that were made; names the next one.
+    /// Number of groups that were made. It names the next group.
     next: u64,
     /// Time of the last look at kills.
     looked: Instant,
@@ -46,8 +46,8 @@ pub struct ControlGroup {
 }
 
 impl Groups {
-    /// Makes folders for this process, with these controllers; returns those that cannot be used, and why. `root`: the
-    /// host's root, as this process sees it.
+    /// Makes folders for this process, with these controllers; returns the controllers that cannot be used, and why.
+    /// `root`: the host's root, as this process sees it.
     pub fn find(root: &Path, wanted: &[&'static str]) -> (Self, Vec<(&'static str, String)>) {
         let mut groups = Self {
             hierarchies: Vec::new(),
@@ -120,8 +120,8 @@ impl Groups {
         Ok(group)
     }
 
-    /// Time of the next look for groups in which the kernel has killed a single process: version 1 cannot kill all of a
-    /// group, and the other processes would wait for ever. `None`: no such look is needed.
+    /// Time of the next look for groups in which the kernel has killed a single process; `None` if no such look is
+    /// needed. Version 1 cannot kill all processes of a group, and the other processes would wait for ever.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let kills_one = |hierarchy: &Hierarchy| hierarchy.controllers.contains(&MEMORY) && !hierarchy.unified;
         let looks = self.hierarchies.iter().any(kills_one);
@@ -158,8 +158,8 @@ impl ControlGroup {
         folders.try_for_each(|(folder, ..)| fs::write(folder.join("cgroup.procs"), pid.to_string()))
     }
 
-    /// Limits the memory of all processes of the group together; 0: no limit. Where memory is short the kernel kills all
-    /// of them (version 2), or one ([`ControlGroup::read_oom_kill`]).
+    /// Limits the memory of all processes of the group together; 0 for no limit. If memory is short, the kernel kills
+    /// all of them (version 2) or one of them ([`ControlGroup::read_oom_kill`]).
     ///
     /// # Errors
     /// The kernel refuses the limit.
@@ -179,8 +179,8 @@ impl ControlGroup {
                 true => ("memory.max", "memory.swap.max"),
                 false => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
             };
-            // In version 1 the limit of memory with swap is never below that of memory: to raise both, raise the former
-            // first.
+            // In version 1 the limit of memory with swap is never below the limit of memory. So to raise both, the
+            // limit with swap is raised first.
             let swap = folder.join(swap);
             let with_swap = if *unified && bytes != 0 {
                 "0".to_owned()
@@ -198,7 +198,7 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Limits the group to these processors; none: all that the folder above has.
+    /// Limits the group to these processors; if there are none, to all processors of the folder above.
     pub(crate) fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();
         let sets = self.folders.iter().filter(|(_, with, _)| with.contains(&"cpuset"));
@@ -213,8 +213,8 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Whether the kernel has killed a process of the group for lack of memory; `None`: the kernel does not report such
-    /// kills for this group.
+    /// Whether the kernel has killed a process of the group for lack of memory; `None` if the kernel does not report
+    /// such kills for this group.
     pub fn read_oom_kill(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
@@ -251,7 +251,7 @@ fn known_controllers(wanted: &[&'static str], names: &str, separator: char) -> V
     wanted.iter().filter(is_named).copied().collect()
 }
 
-/// Lists the agent's groups (the nursery is in the same ones), as far as their file systems are mounted.
+/// Lists the agent's groups, which are also the nursery's groups, if their file systems are mounted.
 fn candidates(root: &Path, wanted: &[&'static str]) -> Vec<Candidate> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
@@ -355,7 +355,7 @@ impl Candidate {
     }
 }
 
-/// The path as operators know it: without `/host`.
+/// The path without `/host`, for operators.
 fn display_path(path: &Path) -> String {
     path.display().to_string().trim_start_matches("/host").to_owned()
 }

@@ -46,7 +46,7 @@ pub fn has_landlock() -> bool {
     landlock_version() > 0
 }
 
-/// First version of Landlock that keeps abstract Unix sockets inside.
+/// First version of Landlock that can keep connections to abstract Unix sockets inside.
 const LANDLOCK_WITH_SCOPES: i64 = 6;
 
 /// Part of a sandbox's policy that a kernel with this version of Landlock cannot enforce, if any. A sandbox without the
@@ -78,8 +78,8 @@ pub fn landlock_version() -> i64 {
     }
 }
 
-/// Confines a zygote, without restricting files, because its forks have other files than it has: abstract Unix sockets
-/// and signals stay inside.
+/// Confines a zygote: abstract Unix sockets and signals stay inside. Does not restrict files, because the zygote's
+/// forks have other files than the zygote.
 pub fn limit_reach() -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     Ruleset::default()
@@ -91,7 +91,7 @@ pub fn limit_reach() -> io::Result<()> {
         .map(drop)
 }
 
-/// TCP ports that a program may reach, where the kernel's Landlock has rules for TCP.
+/// TCP ports that a program may reach, if the kernel's Landlock has rules for TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpRules {
     /// No port.

@@ -2,9 +2,9 @@
 //!
 //! The runtime makes the container within the usual sandbox: pid 1 of the sandbox's namespaces, without rights, starts
 //! the runtime in place of the program. This has four effects. The kernel ends the container however its runtime, the
-//! nursery or the agent dies. Everything that the runtime writes (bundles, states, locks) is in memory that goes with
-//! the container. Limits and the record of how the program ended are those of any sandbox. A runtime that is fooled has
-//! nothing to give away.
+//! nursery or the agent dies. Everything that the runtime writes (bundles, states, locks) is in memory that is freed
+//! with the container. Limits, and the record of how the program ended, are the same as for any sandbox. A runtime that
+//! is fooled has no rights to give away.
 //!
 //! ```text
 //! agent ──► nursery ──► pid 1 of a sandbox ──► crun, ch-run, ... ──► the worker
@@ -30,8 +30,8 @@ pub struct ContainerConfig {
     pub runtime: Runtime,
     /// Path of the runtime's program; absolute.
     pub program: OsString,
-    /// Image of the containers: a folder, or a file in the runtime's own format. `None`: the host's system folders, as
-    /// in kind `namespace`.
+    /// Image of the containers: a folder, or a file in the runtime's own format; `None` for the host's system folders,
+    /// as in kind `namespace`.
     pub image: Option<OsString>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn lacking_with(network: bool) -> &'static [&'static str] {
 }
 
 impl Runtime {
-    /// All runtimes. The first is the default where a site names none.
+    /// All runtimes. The first is the default if a site names none.
     pub const ALL: [Self; 5] = [
         Self::Crun,
         Self::ChRun,
@@ -184,9 +184,9 @@ impl Runtime {
             }
             Self::ChRun => {
                 all.set("--cd=", told.directory);
-                // Otherwise ch-run would make a passwd file up, which needs writable files.
+                // Otherwise ch-run would write a passwd file of its own, which needs writable files.
                 all.add("--no-passwd");
-                // ch-run replaces a value that is `$NAME` by that of NAME, just before it runs the container's program.
+                // ch-run replaces a value `$NAME` by the value of NAME, just before it runs the container's program.
                 for (number, (name, _)) in told.environment.iter().enumerate() {
                     all.add(joined([name, OsStr::new("=$"), &numbered(number)], "--set-env="));
                 }
@@ -228,7 +228,7 @@ impl Runtime {
                 all.add("run");
                 all.add("--rm");
                 all.add("--read-only");
-                // The network of the sandbox, not of the host.
+                // Here the host's network is the network of the sandbox.
                 all.add("--network=host");
                 all.add("--cap-drop=all");
                 all.add("--security-opt=no-new-privileges");
@@ -259,9 +259,9 @@ impl Runtime {
         all.0
     }
 
-    /// Environment of the runtime. It carries the variables of the container's program under names that mean nothing to
-    /// the runtime, its loader or the programs that it starts: a tenant chooses variables, and the runtime is outside
-    /// of the container.
+    /// Environment of the runtime. It carries the variables of the container's program under names that have no meaning
+    /// for the runtime, its loader or the programs that it starts: a tenant chooses variables, and the runtime is
+    /// outside of the container.
     pub(crate) fn environment(self, told: &ContainerSpec<'_>) -> Vec<(OsString, OsString)> {
         let prefixed = |prefix: &str| -> Vec<(OsString, OsString)> {
             let all = told.environment.iter();
@@ -270,7 +270,7 @@ impl Runtime {
         };
         let mut all = match self {
             // crun's program gets its environment from the bundle. This PATH hides `newuidmap` and `newgidmap`: crun
-            // would run them first to map more users than its own, and they refuse.
+            // would run them first to map more users than its own, and both would refuse.
             Self::Crun => return vec![("PATH".into(), "/proc/empty".into())],
             Self::ChRun => {
                 let all = told.environment.iter().enumerate();
@@ -306,8 +306,8 @@ impl ContainerSpec<'_> {
         all.filter(|(_, (name, _))| is_name(name.as_bytes()))
     }
 
-    /// Commands by which a shell in the container gives the variables their own names: each arrives as `NAME=VALUE` in
-    /// a variable of another name. A variable that the shell keeps for itself stays as it is.
+    /// Commands by which a shell in the container gives the variables their own names: each variable arrives as
+    /// `NAME=VALUE` in a variable of another name. A variable that the shell reserves for itself is not changed.
     fn exports(&self) -> String {
         let commands = self.exportable().map(|(number, _)| {
             let outside = numbered(number).to_string_lossy().into_owned();

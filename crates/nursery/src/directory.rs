@@ -7,7 +7,7 @@
 //!
 //! An operator wrote the `trusted` part; links in it are followed, because the operator made them. The `own` part is
 //! named after a tenant, in a folder where others may make entries: no link is followed there. The `beneath` part
-//! belongs to the tenant: links in it cannot lead out of it, and the user that the sandbox has there needs permission
+//! belongs to the tenant: links in it cannot lead out of it, and the sandbox's user in this directory needs permission
 //! for each folder on the way.
 
 use crate::kernel;
@@ -48,7 +48,7 @@ impl DeclaredDirectory {
         parts.into_iter().flat_map(|part| part.components()).collect()
     }
 
-    /// Reason why no host could make such a mount; `None`: there is none.
+    /// Reason why no host could make such a mount; `None` if there is no such reason.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain(&self.own) || !is_plain(&self.beneath) {
@@ -62,8 +62,8 @@ impl DeclaredDirectory {
         .fault()
     }
 
-    /// Checks that the directory exists, with the rights that its sandbox will have: with those of root, the answer
-    /// could tell a tenant what is in folders that it cannot enter. A later mount opens the directory anew.
+    /// Checks that the directory exists, with the rights that its sandbox will have. With root's rights, the answer
+    /// could show a tenant what is in folders that it cannot enter. A later mount opens the directory again.
     pub fn check(&self) -> io::Result<()> {
         let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
         let base = self.base(&root)?;
@@ -71,7 +71,7 @@ impl DeclaredDirectory {
             return self.beneath(&base).map(drop);
         }
         let user = self.owner(&base)?.unwrap_or((NOBODY, NOBODY));
-        // Rights in file systems belong to a thread. The thread that takes these ends with them.
+        // Rights in file systems belong to a thread. This thread takes the rights, and ends with them.
         std::thread::scope(|scope| {
             let looking = std::thread::Builder::new().spawn_scoped(scope, || {
                 rustix::thread::set_thread_groups(&[])?;
@@ -89,13 +89,13 @@ impl DeclaredDirectory {
         below(trusted, &self.own, ResolveFlags::NO_SYMLINKS)
     }
 
-    /// Opens `beneath` in that directory: what the sandbox is shown.
+    /// Opens `beneath` in the directory `base`: the part that the sandbox sees.
     pub(crate) fn beneath(&self, base: &OwnedFd) -> io::Result<OwnedFd> {
         below(base.try_clone()?, &self.beneath, ResolveFlags::empty())
     }
 
-    /// User and group of the host whose rights a sandbox has in the directory, where the nursery is root's; `None`: the
-    /// sandbox's own user.
+    /// User and group of the host whose rights a sandbox has in the directory, if the nursery runs as root; `None` for
+    /// the sandbox's own user.
     pub(crate) fn owner(&self, base: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
         let found = fstat(base)?;
         match (self.as_owner, found.st_uid) {

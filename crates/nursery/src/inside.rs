@@ -38,7 +38,7 @@ pub enum View {
 pub struct SandboxInit<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
-    /// Filter of system calls for all programs but those below.
+    /// Filter of system calls for all programs except zygotes and programs with access to object storage.
     pub filter: &'a BpfProgram,
     /// Filter of programs with access to object storage.
     pub filter_with_storage: &'a BpfProgram,
@@ -93,7 +93,7 @@ impl SandboxInit<'_> {
             Some((Pid1Order::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(nursery_gone()),
         };
-        // This comes before capabilities are dropped: switching the loopback on needs one.
+        // This comes before capabilities are dropped: switching the loopback on needs a capability.
         let listener = match storage {
             true => Some(loopback::listen().map_err(step("opening a way to object storage"))?),
             false => None,
@@ -121,7 +121,7 @@ impl SandboxInit<'_> {
         })
     }
 
-    /// Changes the user, makes the root, and sets limits: everything that needs no knowledge of the program.
+    /// Changes the user, makes the root, and sets limits: everything that does not depend on the program.
     fn prepare(&self) -> Result<(), StepError> {
         set_keep_capabilities(true).map_err(step("keeping capabilities"))?;
         if self.by_root {
@@ -258,7 +258,7 @@ impl SandboxInit<'_> {
 struct StartedProgram {
     pid: libc::pid_t,
     pidfd: OwnedFd,
-    /// If the program is a zygote: the namespaces in which the namespaces of its workers are made.
+    /// Namespaces in which the namespaces of its workers are made, if the program is a zygote.
     parent: Vec<OwnedFd>,
 }
 

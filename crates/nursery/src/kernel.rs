@@ -125,10 +125,10 @@ pub enum ForkSide {
 /// Forks as fork(2) does, with flags of clone(2), such as new namespaces for the child.
 ///
 /// # Safety
-/// The process has one thread: in a child of several, locks may be held for ever.
+/// The process has one thread: in the child of a process with several threads, locks may be held for ever.
 pub unsafe fn fork(flags: libc::c_int) -> io::Result<ForkSide> {
     let mut pidfd: libc::c_int = -1;
-    // The end of a sibling is signalled to the caller's parent with the caller's own signal.
+    // The kernel signals the end of a sibling (CLONE_PARENT) to the caller's parent, with the caller's own signal.
     let exit_signal = if flags & libc::CLONE_PARENT == 0 {
         libc::SIGCHLD
     } else {
@@ -152,7 +152,7 @@ pub unsafe fn fork(flags: libc::c_int) -> io::Result<ForkSide> {
     }
 }
 
-/// Opens a descriptor of a process that this one will reap.
+/// Opens a descriptor of a process that this process will reap.
 pub fn open_pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
     let fd = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -219,8 +219,8 @@ pub fn limit_system_calls(filter: &[seccompiler::sock_filter]) -> io::Result<()>
         filter: filter.as_ptr().cast::<libc::sock_filter>().cast_mut(),
     };
     // Kernels before 5.16 disable speculation around stores when a filter is installed, which slows down every load
-    // after a store. That protects code from other code in the same process; here all code of a process belongs to one
-    // lease.
+    // after a store. This would protect code from other code in the same process, but here all code of a process
+    // belongs to one lease.
     // SAFETY: the program is valid for the length of the call, which copies it.
     let result = unsafe {
         libc::syscall(
@@ -268,7 +268,7 @@ pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::R
 
 fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     // Both calls return the previous identity and no error. Number `u32::MAX` is no user, so the last two calls change
-    // nothing and only read it back.
+    // nothing and only read the identity back.
     // SAFETY: integers only; affects this thread alone.
     let now = unsafe {
         libc::setfsgid(group);
@@ -281,13 +281,13 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Makes a user namespace that maps user and group `from` to `to`, and all others to themselves: the kernel forbids
-/// writing files whose owner or group is not mapped.
+/// Makes a user namespace that maps user and group `from` to `to`, and all others to themselves, because the kernel
+/// forbids writing files whose owner or group is not mapped.
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
         ForkSide::Child => {
-            // The child lives only to hold its namespace until that is open.
+            // The child lives only to hold its namespace until the namespace is open.
             let _ = die_with_parent();
             loop {
                 // SAFETY: waits for a signal.
@@ -329,7 +329,7 @@ pub fn die_with_parent() -> io::Result<()> {
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
 }
 
-/// Sets whether other processes of this user may inspect this one.
+/// Sets whether other processes of this user may inspect this process.
 pub fn set_dumpable(yes: bool) -> io::Result<()> {
     // SAFETY: integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(yes)) }.into()).map(drop)

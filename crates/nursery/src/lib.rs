@@ -1,7 +1,7 @@
 //! Level 1 of hotlease: the helper program that makes sandboxes of kind `namespace`.
 //!
 //! An agent is large and has many threads; copying it to make a sandbox would take longer than all the other steps. So
-//! it starts this small program once, and gives it orders over a socket:
+//! the agent starts this small program once, and sends it orders over a socket:
 //!
 //! ```text
 //! agent ──► nursery ──clone3──► pid 1 of a sandbox ──fork──► the worker

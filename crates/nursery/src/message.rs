@@ -16,7 +16,7 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>])
     hotlease_descriptors::send(socket, &bytes, fds)
 }
 
-/// Receives the next message and its descriptors, which are closed on exec; `None`: the peer has closed.
+/// Receives the next message and its descriptors, which are closed on exec; returns `None` if the peer has closed.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let received = hotlease_descriptors::receive(socket, &mut bytes, SCM_MAX_FD);

@@ -29,15 +29,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Largest number of sandboxes at a time, prepared ones included.
+/// Largest number of sandboxes at a time, including prepared sandboxes.
 const SANDBOXES_MAX: usize = 4096;
 /// Time in which a sandbox must be prepared or started, so that a hanging file system does not block callers for ever.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// Delay between a start and the preparation of the next sandbox. Preparing at once would take the processor from the
 /// program that was just started, or from the runtime that starts it.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
-/// Delay before the nursery tries again to remove a group: the kernel keeps it busy for a moment after its last
-/// process.
+/// Delay before the nursery tries again to remove a group, because the kernel keeps a group busy for a moment after its
+/// last process.
 const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// Reason why a nursery could not start.
@@ -95,7 +95,7 @@ impl Sandbox {
 
 /// Part that a sandbox has in forking from zygotes.
 enum ZygoteRole {
-    /// None.
+    /// It has no part in it.
     Plain,
     /// Its program is a zygote.
     Zygote(Zygote),
@@ -115,7 +115,7 @@ struct PendingStart {
     described: OwnedFd,
 }
 
-/// A fork that waits for a sandbox nested in its zygote's.
+/// A fork that waits for a sandbox nested in the sandbox of its zygote.
 struct PendingFork {
     id: u64,
     zygote: u64,
@@ -339,7 +339,7 @@ impl Nursery {
     }
 
     /// Does what is due by time: removes groups, reaps helpers, kills sandboxes that ran out of memory, enforces the
-    /// limit of steps, refills.
+    /// time limit of steps, refills.
     fn handle_timeouts(&mut self) {
         self.remove_dying();
         self.reap_helpers();
@@ -363,7 +363,7 @@ impl Nursery {
             self.refill_at = None;
             // Sandboxes with a network are not made ahead.
             if self.count_spares(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
-                // After a failure, none is made until a start asks for a sandbox: its reply carries the error.
+                // After a failure, no sandbox is made until a start asks for one, whose reply then carries the error.
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }

@@ -2,7 +2,7 @@
 //!
 //! Each order that has a reply carries, as its first descriptor, the socket for that reply, so any number of orders can
 //! be under way. The description of a program goes in a memory file, because its environment may be longer than a
-//! message. The nursery reads the mounts from it, and pid 1 of the sandbox the rest.
+//! message. The nursery reads the mounts from this file, and pid 1 of the sandbox reads the rest.
 
 use crate::container::ContainerConfig;
 use crate::policy::Policy;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for that.
 pub const STORAGE_PORT: u16 = 9000;
-/// Path of the worker's program in a sandbox, where an order names none.
+/// Path of the worker's program in a sandbox, if an order names none.
 pub const WORKER_INSIDE: &str = "/hotlease-worker";
 
 /// Message from the agent to the nursery.
@@ -24,7 +24,7 @@ pub enum NurseryOrder {
     Start {
         /// Number of this sandbox, never used before.
         id: u64,
-        /// Whether the sandbox shares the host's network; only where the policy allows that.
+        /// Whether the sandbox shares the host's network, which the policy must allow.
         network: bool,
         /// Whether the sandbox's loopback has a listener at [`STORAGE_PORT`] from which the agent accepts. The loopback
         /// is then the sandbox's whole network.
@@ -36,7 +36,7 @@ pub enum NurseryOrder {
         id: u64,
         /// Memory of all its processes, bytes; 0: as the policy says.
         memory_bytes: u64,
-        /// Processors that it may use; none: all.
+        /// Processors that it may use; empty for all.
         cores: Vec<u32>,
     },
     /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`NurseryOrder::Start`], without a
@@ -61,7 +61,7 @@ pub enum Reply {
     },
     /// The program runs. Descriptors: a pidfd of the process to kill, a pidfd of the program, and the listener if one
     /// was ordered. The process to kill is pid 1, with which the whole sandbox ends. For a zygote it is the program
-    /// itself, because workers that were forked from it go on.
+    /// itself, because workers that were forked from the zygote continue to run.
     Started,
     /// The sandbox is limited.
     Limited {
@@ -80,6 +80,6 @@ pub enum Reply {
 pub struct EndReport {
     /// The program's exit status, or the negative signal that killed it.
     pub status: i32,
-    /// Whether the kernel killed a process in it for lack of memory; `None`: no group counts such kills.
+    /// Whether the kernel killed a process in it for lack of memory; `None` if no group counts such kills.
     pub out_of_memory: Option<bool>,
 }

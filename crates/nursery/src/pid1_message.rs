@@ -26,8 +26,8 @@ pub enum Pid1Order {
 /// Message from pid 1 to the nursery.
 #[derive(Serialize, Deserialize)]
 pub enum Pid1Report {
-    /// Pid 1 waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of pid 1, and its
-    /// namespaces.
+    /// Pid 1 waits for its program. Descriptors, if the program is to be forked from a zygote: a pidfd of pid 1, and
+    /// its namespaces.
     Prepared,
     /// The program runs. Descriptors: a pidfd of the program; if it is a zygote, also three namespaces of the sandbox;
     /// if it has access to object storage, also the listener for that.

@@ -33,7 +33,7 @@ impl Mount {
         }
     }
 
-    /// Reason why no host could make such a mount; `None`: there is none.
+    /// Reason why no host could make such a mount; `None` if there is no such reason.
     pub fn fault(&self) -> Option<String> {
         use std::path::Component::{Normal, RootDir};
         let plain =
@@ -82,7 +82,7 @@ pub struct Policy {
     pub tmp_bytes: u64,
     /// Size of each sandbox's `/dev/shm`, bytes of memory (default: 64 MiB).
     pub shm_bytes: u64,
-    /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: only that of its lease (default: 0).
+    /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0 for the limit of its lease alone (default: 0).
     pub memory_bytes: u64,
     /// Largest number of processes and threads of each sandbox (default: 512).
     pub processes: u32,
@@ -118,7 +118,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reason why no host could carry out the policy; `None`: there is none.
+    /// Reason why no host could carry out the policy; `None` if there is no such reason.
     pub fn fault(&self) -> Option<String> {
         let users = self.users;
         let last = u64::from(users.first) + u64::from(users.count);

@@ -57,7 +57,7 @@ pub(crate) fn read_description(file: OwnedFd) -> io::Result<ProgramDescription> 
     hotlease_wire::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// A program as the kernel takes it, built before the fork.
+/// A program in the form that the kernel takes, built before the fork.
 pub(crate) struct Executable {
     path: CString,
     arguments: Vec<CString>,

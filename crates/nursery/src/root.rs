@@ -226,7 +226,7 @@ impl Template {
     }
 
     fn empty(policy: &Policy) -> Result<Self, StepError> {
-        // Keeps the pieces of this template apart from those of another.
+        // Keeps the pieces of this template apart from the pieces of other templates.
         let folder = |number: u32| Path::new(PIECES).join(format!("of-{number}"));
         let free = (0..).find(|number| !folder(*number).exists()).unwrap_or(0);
         let folder = folder(free);
@@ -315,7 +315,7 @@ impl Template {
         Ok(())
     }
 
-    /// Adds the device of KVM, which the sandbox's user may open, even if that user may not on the host.
+    /// Adds the device of KVM, which the sandbox's user may open, even if the same user may not open it on the host.
     fn add_kvm(&mut self, host: &Host) -> io::Result<()> {
         let Some(dev) = self.pieces.iter().find(|piece| piece.devices) else {
             return Ok(());
@@ -363,8 +363,8 @@ impl Template {
         }
     }
 
-    /// Mounts `/tmp`, `/dev/shm` and `/proc` of this sandbox's own over those of another sandbox. Must be called
-    /// by a process that has a copy of the other's mounts.
+    /// Mounts this sandbox's own `/tmp`, `/dev/shm` and `/proc` over the same folders of another sandbox. Must be
+    /// called by a process that has a copy of the other sandbox's mounts.
     pub fn cover_own(&self) -> Result<(), StepError> {
         self.place_own(Path::new("/"), ProcMount::ReadOnly)
     }
@@ -382,7 +382,7 @@ impl Template {
 
 /// Makes the folder `root` the root of this process, and drops the previous root.
 pub fn leave_for(root: &str) -> Result<(), StepError> {
-    // This puts the old root on top of the new one, from where it is unmounted.
+    // `pivot_root` puts the old root on top of the new root, from where the old root is unmounted.
     chdir(root).map_err(step("entering the root"))?;
     pivot_root(".", ".").map_err(step("changing the root"))?;
     unmount(".", UnmountFlags::DETACH).map_err(step("leaving the nursery's root"))?;

@@ -18,15 +18,15 @@ const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
 /// Mask for the low half of an argument, which is all that the kernel reads of an `int`.
 const INT: u64 = 0xffff_ffff;
 
-/// Annotation by which crun takes a compiled filter of system calls. It would otherwise compile the section at each
-/// start, which takes longer than everything else that it does.
+/// Annotation by which crun takes a compiled filter of system calls. Otherwise crun would compile the section at each
+/// start, which takes longer than all its other steps.
 const COMPILED: &str = "run.oci.seccomp_bpf_data";
 
 /// System calls that a container may make.
 pub(crate) struct SystemCalls {
     /// The calls as an OCI section, for tools that do not know the annotation.
     section: Value,
-    /// The compiled filter, which is exactly that of sandboxes of kind `namespace`.
+    /// The compiled filter, which is the same as in sandboxes of kind `namespace`.
     compiled: String,
 }
 
@@ -48,8 +48,8 @@ impl SystemCalls {
 /// Makes the `config.json` of a container.
 ///
 /// The bundle lists no namespaces of processes, network, IPC, host name and control groups, no resource limits and no
-/// session keyring: the runtime is started inside of them. It needs no masked paths: `/proc` holds the container's own
-/// processes and nothing else.
+/// session keyring, because the runtime is started inside of them. It needs no masked paths, because `/proc` contains
+/// only the container's own processes.
 pub(crate) fn config(told: &ContainerSpec<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
     let arguments: Vec<&str> = told.command.iter().map(|word| text(word)).collect::<Result<_, _>>()?;
     let mut environment = Vec::new();
@@ -125,8 +125,8 @@ pub fn system_calls(network: bool) -> Value {
 type Comparison = (u8, u64, u64);
 
 /// Sets of comparisons of arguments under a mask. The rule holds if all comparisons of one set hold. The kernel reads
-/// 32 bits of an `int`, and only comparisons under a mask can compare just these. An argument has another value than
-/// the stated one if any bit differs: hence a set for each bit.
+/// 32 bits of an `int`, and only comparisons under a mask can compare just these bits. An argument differs from the
+/// stated value if any bit differs, so `IsNot` has a set for each bit.
 fn alternatives(rule: &ArgumentRule) -> Vec<Vec<Comparison>> {
     match *rule {
         ArgumentRule::Is(index, value) => vec![vec![(index, INT, value)]],

@@ -1,5 +1,5 @@
-//! The process that becomes a runtime. It is forked, and its system calls limited, before the program is known: both
-//! take longer than everything that some runtimes do.
+//! The process that becomes a runtime. It is forked, and its system calls are limited, before the program is known,
+//! because both steps take longer than the whole work of some runtimes.
 
 use crate::confinement;
 use crate::kernel::{self, ForkSide};
@@ -23,7 +23,7 @@ pub struct RuntimeProcess {
 }
 
 impl RuntimeProcess {
-    /// Forks the process, with these system calls for itself and everything that it starts (`None`: all).
+    /// Forks the process. `filter` limits its system calls, and those of everything that it starts; `None` allows all.
     pub fn fork(filter: Option<&BpfProgram>) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(step("making a socket"))?;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Folder for everything that a runtime needs and the container does not see. It is in memory, mounted on a folder that
 /// hosts keep free and that no mount shows.
 const WORK: &str = "/media";
-/// Path of the runtime's program, where it is not run from the host's own folders.
+/// Path of the runtime's program, if it is not run from the host's own folders.
 const PROGRAM: &str = "/runtime";
 /// Size of the memory for a runtime's files (bundles, states, locks), bytes.
 const WORK_BYTES: u64 = 16 << 20;
@@ -31,13 +31,13 @@ pub struct ContainerTemplate {
     containers: ContainerConfig,
     /// Mounts of the policy, and their paths in the nursery.
     shown: Vec<(PathBuf, Mount)>,
-    /// Root of the runtime; `None`: the host's root.
+    /// Root of the runtime; `None` for the host's root.
     around: Option<Template>,
-    /// Root of the container; `None`: the runtime unpacks or mounts the image itself.
+    /// Root of the container; `None` if the runtime unpacks or mounts the image itself.
     within: Option<Template>,
     /// System calls of the container, as sections of a bundle: without a network, and with it.
     system_calls: [SystemCalls; 2],
-    /// System calls of the runtime and of everything that it starts: without a network, and with it. `None`: all.
+    /// System calls of the runtime and of everything that it starts: without a network, and with it. `None` allows all.
     filters: Option<[BpfProgram; 2]>,
 }
 
@@ -121,7 +121,7 @@ impl ContainerTemplate {
             root::leave_for(root::HOST)?;
             return self.cover(policy, memory);
         };
-        // Allows the user namespaces that the runtime makes, and none after them.
+        // Allows the user namespaces that the runtime makes, and no more after them.
         let most = match self.runtime() {
             Runtime::ChRun => "2",
             _ => "1",
@@ -175,7 +175,7 @@ impl ContainerTemplate {
         Ok(())
     }
 
-    /// Mounts everything that the container shall see at paths where the runtime finds it.
+    /// Mounts everything that the container must see at paths where the runtime finds it.
     fn bind(
         &self,
         targets: Vec<(OsString, bool)>,
@@ -263,7 +263,7 @@ impl ContainerTemplate {
         }
         let program = match &self.around {
             Some(_) => {
-                // The container may come to see parts of the runtime's root.
+                // The container may get access to parts of the runtime's root.
                 root::seal().map_err(step("sealing the runtime's root"))?;
                 PROGRAM.into()
             }
@@ -314,7 +314,7 @@ impl ContainerTemplate {
         self.runtime() == Runtime::ChRun && path.starts_with("/tmp")
     }
 
-    /// Exit status of the program, derived from that of the runtime.
+    /// Exit status of the program, derived from the exit status of the runtime.
     pub fn status(&self, status: i32) -> i32 {
         match status {
             129.. if self.runtime().has_signal_status() => 128 - status,
@@ -322,7 +322,7 @@ impl ContainerTemplate {
         }
     }
 
-    /// The folder that the program runs in: the wanted one if the container has it, else `/`.
+    /// The folder that the program runs in: `wanted` if the container has this folder, else `/`.
     fn directory(&self, wanted: &Path, binds: &[Bind]) -> PathBuf {
         let bound = binds.iter().rev().find_map(|bind| {
             let rest = wanted.strip_prefix(&bind.target).ok()?;

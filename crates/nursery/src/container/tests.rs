@@ -9,7 +9,7 @@ fn words(list: &[OsString]) -> Vec<&str> {
     list.iter().map(|word| word.to_str().expect("text")).collect()
 }
 
-/// Calls `look` with what a Python worker needs, in short.
+/// Calls `look` with the description of a Python worker's container, in short.
 fn tell<T>(look: impl FnOnce(&ContainerSpec<'_>) -> T) -> T {
     let bind = |source: &str, target: &str, writable| Bind {
         source: source.into(),

@@ -203,7 +203,7 @@ fn a_network_is_tcp_and_udp_and_a_listing_of_interfaces() {
                 if is && family != libc::AF_NETLINK {
                     allowed.push((family, kind, protocol));
                 }
-                // Of netlink's services, only that of interfaces and routes is allowed, by either kind of socket.
+                // Only netlink's service of interfaces and routes is allowed, by either kind of socket.
                 let is_route = protocol == libc::NETLINK_ROUTE;
                 assert!(
                     family != libc::AF_NETLINK || is == is_route,

@@ -1,4 +1,4 @@
-//! Workers forked from zygotes: the nursery makes sandboxes within those of zygotes, and orders forks into them.
+//! Workers forked from zygotes: the nursery makes sandboxes within zygotes' sandboxes, and orders forks into them.
 
 use super::nesting;
 use super::{Nursery, PendingFork, REFILL_AFTER, SANDBOXES_MAX, Sandbox, SandboxStage, ZygoteRole, answer};
@@ -26,7 +26,7 @@ pub(super) struct Zygote {
     orders: OwnedFd,
     /// Paths of the zygote's mounts, which its workers get, too.
     targets: Vec<PathBuf>,
-    /// Namespaces in which its workers' sandboxes are made; `None`: it has not started yet.
+    /// Namespaces in which its workers' sandboxes are made; `None` before it has started.
     parent: Option<ZygoteNamespaces>,
     /// Whether the zygote lives. If not, its sandbox ends with its last worker.
     lives: bool,
@@ -99,7 +99,7 @@ impl Sandbox {
         };
         self.made.set_pid_1(pidfd, pid);
         if self.failure.is_some() {
-            // It was given up meanwhile.
+            // The sandbox was given up meanwhile.
             return self.made.kill();
         }
         match groups.make(pid, policy.processes, policy.memory_bytes) {
@@ -199,7 +199,7 @@ fn only_send(socket: &OwnedFd) -> io::Result<()> {
     Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)
 }
 
-/// Pids of a process, from the nursery's namespace inwards; `None`: it is gone.
+/// Pids of a process, from the nursery's namespace inwards; `None` if it is gone.
 fn pids(pidfd: &OwnedFd) -> Option<Vec<i32>> {
     let path = Host::path(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
     let text = fs::read_to_string(path).ok()?;
@@ -246,7 +246,7 @@ impl Nursery {
                 None => self.forks.push_back(fork),
             }
         }
-        // Sandboxes in preparation serve the first forks that wait; the rest get new ones at once.
+        // Sandboxes in preparation serve the first forks that wait; for the other forks, sandboxes are made at once.
         let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.zygote).collect();
         zygotes.sort_unstable();
         zygotes.dedup();
@@ -268,7 +268,7 @@ impl Nursery {
         spare.count()
     }
 
-    /// Begins to make a spare nested sandbox for one zygote that is alive and has none; returns whether it did.
+    /// Begins to make a spare nested sandbox for one zygote that is alive and has no spare; returns whether it began.
     pub(super) fn refill_nested(&mut self) -> bool {
         let lacking = self.sandboxes.iter().find_map(|sandbox| {
             let id = sandbox.id?;
@@ -427,7 +427,7 @@ impl Nursery {
         )
     }
 
-    /// Handles the end of a zygote, whose workers go on.
+    /// Handles the end of a zygote, whose workers continue to run.
     pub(super) fn on_zygote_ended(&mut self, index: usize) {
         let sandbox = &mut self.sandboxes[index];
         if let ZygoteRole::Zygote(zygote) = &mut sandbox.role {

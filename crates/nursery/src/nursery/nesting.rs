@@ -2,9 +2,9 @@
 //!
 //! A process of the nursery (`helper`) joins the zygote's user namespace, becomes the zygote's user there, and so can
 //! make a user namespace that the zygote's forks may join. The users of that namespace are mapped through `/proc`,
-//! which the kernel allows only for a process that is open to inspection. That process is one that the zygote cannot
-//! see, and it is gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of
-//! the new ones there, as a child of the nursery.
+//! which the kernel allows only for a process that is open to inspection. The zygote cannot see that process, which is
+//! gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of the new
+//! namespaces there, as a child of the nursery.
 
 mod nested;
 
@@ -24,7 +24,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Namespaces of a worker, besides that of users. Leases that are granted the network have no zygotes.
+/// Namespaces of a worker, besides its user namespace. Leases that are granted the network have no zygotes.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
@@ -32,8 +32,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWNET;
 
-/// Begins to make a worker's sandbox within that of its zygote. Returns the helper, which waits to be killed. When pid
-/// 1 reports that it is prepared, and sends its own pidfd, it takes the place of the helper.
+/// Begins to make a worker's sandbox within the sandbox of its zygote. Returns the helper, which waits to be killed.
+/// When pid 1 reports that it is prepared, and sends its own pidfd, pid 1 takes the place of the helper.
 ///
 /// The zygote's code can see, and might stop, processes in its namespace. So no step here waits for them, and the
 /// nursery's end of the socket does not block. `user`: user and group of the zygote's sandbox on the host.
@@ -93,7 +93,7 @@ fn help(nested: &NestedSandbox<'_>, parent: &ZygoteNamespaces, socket: &OwnedFd)
     let users = namespace_of_users()?;
     kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
     join(&parent.mnt, CloneFlags::CLONE_NEWNS, "mounts")?;
-    // From now on its children are in this namespace; only they can make one within it.
+    // From now on the helper's children are in this namespace; only they can make a namespace within it.
     join(&parent.pid, CloneFlags::CLONE_NEWPID, "processes")?;
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_PARENT) };
@@ -118,7 +118,7 @@ fn help(nested: &NestedSandbox<'_>, parent: &ZygoteNamespaces, socket: &OwnedFd)
     }
 }
 
-/// Makes a user namespace below that of this process, with the same single user.
+/// Makes a user namespace below the user namespace of this process, with the same single user.
 fn namespace_of_users() -> Result<OwnedFd, StepError> {
     kernel::set_dumpable(true).map_err(step("preparing to map users"))?;
     let parent = rustix::process::getpid();

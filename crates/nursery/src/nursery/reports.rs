@@ -67,15 +67,15 @@ impl Nursery {
         true
     }
 
-    /// When to look next for sandboxes of which the kernel has killed a process.
+    /// Time of the next look for sandboxes in which the kernel has killed a process.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let mut stages = self.sandboxes.iter().map(|sandbox| &sandbox.stage);
         let runs = stages.any(|stage| matches!(stage, SandboxStage::Running));
         self.groups.next_look().filter(|_| runs)
     }
 
-    /// Kills the sandboxes of which the kernel has killed a process for lack of memory: the others may wait for that one
-    /// for ever.
+    /// Kills the sandboxes in which the kernel has killed a process for lack of memory: the other processes may wait
+    /// for the killed process for ever.
     pub(super) fn kill_struck(&mut self) {
         if self.next_look().is_none_or(|at| at > Instant::now()) {
             return;

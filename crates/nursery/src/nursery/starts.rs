@@ -1,4 +1,4 @@
-//! Making sandboxes, and giving waiting starts to prepared ones.
+//! Making sandboxes, and assigning waiting starts to prepared sandboxes.
 
 use super::forks::Zygote;
 use super::{Nursery, PendingStart, REFILL_AFTER, Sandbox, SandboxStage, ZygoteRole, answer};
@@ -68,7 +68,7 @@ impl Nursery {
                 None => next += 1,
             }
         }
-        // Sandboxes in preparation serve the first starts that wait; the rest get new ones at once.
+        // Sandboxes in preparation serve the first starts that wait; for the other starts, sandboxes are made at once.
         for network in [false, true] {
             let wants = |start: &PendingStart| start.network == network;
             while self.count_spares(network) < self.waiting.iter().filter(|start| wants(start)).count() {
@@ -126,7 +126,7 @@ impl Nursery {
         }
     }
 
-    /// Opens the mounts of a program, beyond those of the policy, for a sandbox of this user.
+    /// Opens the mounts of a program, beyond the mounts of the policy, for a sandbox of this user.
     fn trees(&self, described: &OwnedFd, user: (u32, u32)) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described
@@ -158,7 +158,7 @@ impl Nursery {
             let tree = self.host.declared(&declared, by_root).map_err(named)?;
             all.push((declared.target, declared.writable, tree));
         }
-        // A mount inside of another one must come after it.
+        // A mount inside of another mount must come after that mount.
         all.sort_by_key(|(target, ..)| target.components().count());
         let place = |(target, writable, tree): (PathBuf, bool, OwnedFd)| ((target.into(), writable), tree);
         let (targets, trees) = all.into_iter().map(place).unzip();

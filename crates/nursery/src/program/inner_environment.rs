@@ -3,7 +3,7 @@
 //!
 //! A tenant chooses variables of its workers. The loader, the C library, interpreters and container runtimes obey
 //! variables such as `LD_PRELOAD`, `GLIBC_TUNABLES` or `PYTHONPATH`; in a process outside they would run the tenant's
-//! code there. Therefore the process outside gets each variable under a name that no program knows; the variable gets
+//! code there. Therefore the process outside gets each variable under a name that no program uses; the variable gets
 //! back its real name only inside.
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Prefix of the names that carry variables of the program inside.
 const PREFIX: &str = "HOTLEASE_INSIDE_";
 
-/// Renames the variables to names that no program knows.
+/// Renames the variables to names that no program uses.
 pub fn wrap(environment: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
     let wrapped = environment.iter().map(|(name, value)| {
         let mut outside = OsString::from(PREFIX);

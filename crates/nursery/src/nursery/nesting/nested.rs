@@ -1,5 +1,5 @@
-//! Pid 1 of the sandbox of a worker that is forked from a zygote: makes the inside of its namespaces out of the
-//! zygote's, waits for the fork, inspects it, and ends everything in the sandbox with itself.
+//! Pid 1 of the sandbox of a worker that is forked from a zygote: makes the inside of its namespaces from a copy of the
+//! zygote's mounts, waits for the fork, inspects it, and ends everything in the sandbox with itself.
 //!
 //! The zygote has rights over processes in these namespaces, so this process must never be open to inspection: it is a
 //! copy of the nursery, started outside, and not dumpable at any moment.
@@ -21,7 +21,7 @@ const HEARING: &str = "hearing from the nursery";
 /// Pid of the fork in its namespace: the first after pid 1.
 const WORKER: libc::pid_t = 2;
 
-/// A sandbox within a zygote's: it sees what the zygote's sandbox sees, with folders of its own on top.
+/// A sandbox within a zygote's sandbox. It sees the same files as the zygote's sandbox, with its own folders on top.
 pub struct NestedSandbox<'a> {
     pub inside: &'a SandboxInit<'a>,
     /// Paths of the mounts that the zygote's program got.
@@ -78,7 +78,7 @@ impl NestedSandbox<'_> {
         keep(socket)
     }
 
-    /// Covers `/tmp`, `/dev/shm` and `/proc` of the zygote by folders of its own.
+    /// Covers `/tmp`, `/dev/shm` and `/proc` of the zygote by the sandbox's own folders.
     fn enter(&self) -> Result<(), StepError> {
         let View::Pieces(template) = self.inside.view else {
             return Err(step("making a root")(io::Error::from(io::ErrorKind::Unsupported)));
@@ -106,8 +106,8 @@ impl NestedSandbox<'_> {
     }
 }
 
-/// Waits until the nursery closes its end of the socket; it sends nothing more. The kernel reaps orphans in this
-/// namespace meanwhile: dead ones would count for the limit of processes. The fork is a child of the zygote's pid 1.
+/// Waits until the nursery, which sends nothing more, closes its end of the socket. The kernel reaps orphans in this
+/// namespace meanwhile: dead orphans would count for the limit of processes. The fork is a child of the zygote's pid 1.
 fn keep(socket: &OwnedFd) -> Result<(), StepError> {
     kernel::discard_dead_children().map_err(step("reaping orphans"))?;
     while receive::<Pid1Order>(socket).map_err(step(HEARING))?.is_some() {}
@@ -177,7 +177,7 @@ mod tests {
                 true
             });
             let ended = keep(&socket).is_ok();
-            // Waits until there is no child, and would return any that was not reaped.
+            // Waits until there is no child, and would return any child that was not reaped.
             adopts && ended && waitpid(None, None) == Err(Errno::ECHILD)
         });
         let status = waitpid(reaper, None).expect("a child");
