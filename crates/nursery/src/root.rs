@@ -424,7 +424,7 @@ pub fn in_memory(bytes: u64, mode: &str, more: u64) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// Content of `/proc`: never any trace of other users' processes.
+/// Content of `/proc`. It never shows processes of other users.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ProcMount {
     /// Without the kernel's settings, and read-only.

@@ -80,7 +80,7 @@ impl SandboxProcess {
         }
     }
 
-    /// Whether this process is, or was, its first one.
+    /// Whether this process is, or was, the sandbox's first process.
     pub fn is_of(&self, pid: libc::pid_t) -> bool {
         self.pid == pid
     }
@@ -112,7 +112,7 @@ impl SandboxProcess {
         Ok(())
     }
 
-    /// Tells it what to run.
+    /// Orders it to start a program.
     pub fn start(
         &self,
         (targets, storage): (Vec<(OsString, bool)>, bool),

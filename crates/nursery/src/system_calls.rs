@@ -14,9 +14,9 @@ pub enum ArgumentRule {
     IsNot(u8, u64),
     /// None of these bits are set in the argument.
     HasNone(u8, u64),
-    /// Exactly the bits of the last number are set, of those in the mask.
+    /// Of the bits in the mask (the second number), exactly the bits of the last number are set.
     MaskedIs(u8, u64, u64),
-    /// Each of these rules holds. Their arguments differ, because a container runtime takes two conditions on one
+    /// Each of these rules holds. Their arguments differ, because a container runtime treats two conditions on one
     /// argument as alternatives.
     All(&'static [ArgumentRule]),
 }
@@ -27,7 +27,7 @@ pub struct SystemCall {
     constant: &'static str,
     /// Number of the call on this architecture.
     pub number: i64,
-    /// At least one rule must hold; no rules: the call is always allowed.
+    /// At least one rule must hold. Without rules the call is always allowed.
     pub rules: &'static [ArgumentRule],
     /// Reason why it is allowed.
     pub why: &'static str,
@@ -46,7 +46,7 @@ pub fn table(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     BASE_CALLS.iter().chain(OLD).chain(more)
 }
 
-/// Calls of a sandbox without a network but with access to object storage: Landlock, where the kernel has it for TCP,
+/// Calls of a sandbox without a network but with access to object storage. If the kernel has Landlock for TCP, it
 /// allows connections to one port of the sandbox's loopback only.
 pub fn table_with_storage() -> impl Iterator<Item = &'static SystemCall> {
     table(false).chain(STORAGE)
@@ -57,7 +57,7 @@ pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static SystemCa
     table(network).chain(MACHINE)
 }
 
-/// Calls of Charliecloud, which has yet to make the root. The added calls are useless without capabilities, and a
+/// Calls of Charliecloud, which still has to make the root. The added calls are useless without capabilities, and a
 /// process that cannot make a user namespace gets none.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     table(network).chain(RUNTIME)
@@ -68,7 +68,7 @@ pub fn table_of_zygote() -> impl Iterator<Item = &'static SystemCall> {
     table(false).chain(ZYGOTE_CALLS)
 }
 
-/// Calls of a zygote where virtual machines run with the processor's help.
+/// Calls of a zygote if virtual machines run with the processor's help.
 pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static SystemCall> {
     table_of_zygote().chain(MACHINE)
 }
@@ -81,11 +81,11 @@ pub fn lost_by_forks() -> impl Iterator<Item = &'static SystemCall> {
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: u64 = 0x7e02_0000;
 const UNIX: u64 = libc::AF_UNIX as u64;
-/// Bit of the commands of fcntl(2) that only Linux has. Among them are F_NOTIFY and F_SETLEASE, which tell what other
+/// Bit of the commands of fcntl(2) that only Linux has. Among them are F_NOTIFY and F_SETLEASE, which report what other
 /// processes do with a file or folder.
 const LINUX_FCNTL: u64 = 1024;
-/// Bit of F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW, and of no other command. Such a lock has no process that the agent
-/// could find: a claim of a shared core that cannot be ended.
+/// Bit of F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW, and of no other command. The agent can find no process that owns
+/// such a lock, so a claim of a shared core by such a lock could not be ended.
 const FILE_LOCKS: u64 = 32;
 const OUT_OF_BAND: u64 = libc::MSG_OOB as u64;
 
@@ -302,8 +302,8 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_sysinfo "amount of memory";
 };
 
-/// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own,
-/// made for its forks: the rights that come with them reach nothing else, and are useless with the calls above.
+/// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are its own children, made
+/// for its forks. The rights that come with them apply to nothing else, and are useless with the calls above.
 const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),
@@ -366,7 +366,7 @@ const OLD: &[SystemCall] = calls! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[SystemCall] = &[];
 
-/// Bits of a socket's type that name the kind; the others are flags.
+/// Bits of a socket's type that name the kind; the other bits are flags.
 const KIND: u64 = 0xf;
 
 /// A socket of this family, kind and protocol.

@@ -7,12 +7,11 @@
 //!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's sandbox, which WAITS                in there
 //! ```
 //!
-//! A process that joins a user namespace gets rights in it and in its children. So a worker's user namespace is a child
-//! of the zygote's: a fork that joins it gets no rights outside of it. Code that a tenant ran at import could take
-//! these rights, but would gain nothing: a zygote may not make the calls that need them (see
+//! A process that joins a user namespace gets rights in this namespace and its children. So a worker's user namespace
+//! is a child of the zygote's user namespace: a fork that joins it gets no rights outside of it. Code that a tenant ran
+//! at import could take these rights, but would gain nothing: a zygote may not make the calls that need them (see
 //! [`system_calls`](crate::system_calls)). Only this crate makes, mounts and watches the namespaces: the nursery makes
-//! them (`nesting`), and a pid 1 of its own keeps them (`nested`). That pid 1 inspects each fork before the fork is
-//! used.
+//! them (`nesting`), and their pid 1 keeps them (`nested`). This pid 1 inspects each fork before the fork is used.
 //!
 //! A fork takes a while: the kernel copies the zygote's page tables and makes namespaces. Above all it joins control
 //! groups: in version 1, the kernel waits for all processors for each group. So a fork is made ahead. Once a zygote has
@@ -20,7 +19,7 @@
 //! fork waits for its streams with no descriptor of the zygote open.
 //!
 //! * [`Orders`] is the zygote's side: it waits for orders, and forks.
-//! * `in_machine` makes one fork where the zygote is, in a virtual machine that holds nothing else.
+//! * `in_machine` makes one fork where the zygote is, in a virtual machine that contains nothing else.
 //! * `pid1` is pid 1 of the zygote's sandbox; `nursery::nesting` makes the sandboxes that workers are forked into, and
 //!   `nursery::nesting::nested` is their pid 1.
 
@@ -54,8 +53,8 @@ impl ZygoteNamespaces {
     }
 }
 
-/// Order to a zygote. Descriptors: the socket at which the fork waits for [`ForkRequest`], the pipe for its report, and the
-/// namespaces of [`KINDS`] in that order, or none.
+/// Order to a zygote. Descriptors: the socket at which the fork waits for [`ForkRequest`], the pipe for its report, and
+/// either no namespaces, or all namespaces of [`KINDS`] in the order of `KINDS`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForkOrder {
     /// Paths that the fork may write, beyond its own folders.
@@ -80,8 +79,8 @@ pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
     ("net", libc::CLONE_NEWNET),
 ];
 
-/// A fork's report in its pipe: the step that failed, and the error number. Zeros: it is confined, and waits to become
-/// a worker.
+/// A fork's report in its pipe: the step that failed, and the error number. Zeros mean that the fork is confined, and
+/// waits to become a worker.
 pub(crate) type ForkReport = [u8; 8];
 /// Steps, by their numbers in reports, which begin at 1.
 pub(crate) const STEPS: [&str; 7] = [
@@ -94,7 +93,7 @@ pub(crate) const STEPS: [&str; 7] = [
     "limiting its system calls",
 ];
 
-/// Error in a report; `None`: the fork is confined.
+/// Error in a report; `None` if the fork is confined.
 pub(crate) fn failure(report: ForkReport) -> Option<(&'static str, std::io::Error)> {
     let (step, code) = report.split_at(4);
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);

@@ -63,7 +63,7 @@ impl Host {
             return restrict_mount(&tree, declared.writable).map(|()| tree);
         };
         let owner = declared.owner(&base)?;
-        // Checked with the rights of that user: root could pass every folder.
+        // Checked with the rights of that user, because root could pass every folder.
         let found = kernel::with_rights_of(owner.unwrap_or(user), || declared.beneath(&base))?;
         let tree = copy_of_tree(&found)?;
         if let Some(owner) = owner {

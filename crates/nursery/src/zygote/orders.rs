@@ -1,8 +1,8 @@
 //! The zygote's side: waiting for orders, and forking.
 //!
-//! This is our code in a process of the tenant, who may have changed it. It is written to give its forks the
-//! confinement of any sandbox's worker. A tenant who prevents that is still confined by the filter that the zygote
-//! itself was started with.
+//! This is our code in a process of the tenant, who may have changed it. It gives its forks the same confinement as the
+//! worker of any sandbox. A tenant who prevents that is still confined by the filter that the zygote itself was started
+//! with.
 
 use super::{ForkOrder, ForkRequest, KINDS, ORDERS_AT, STEPS};
 use crate::confinement;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Preparations of a program around a fork of its own.
+/// Steps of a program before and after its process forks.
 pub trait ForkHooks {
     /// Runs in the zygote before the fork.
     fn before(&mut self);
@@ -44,17 +44,17 @@ impl Orders {
         if moved < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the first was made just now; the other was put there by the process that started this one, and no
-        // other code knows of it.
+        // SAFETY: the first descriptor was made just now; the other was put there by the process that started this
+        // process, and no other code uses it.
         let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
         drop(gift);
         let filter = filter::forbidding(lost_by_forks()).map_err(io::Error::other)?;
         Ok(Self { socket, filter })
     }
 
-    /// Waits for an order and carries it out. Returns true in each worker, once it is requested, with standard input
-    /// and output of its own and no descriptor of the zygote's orders open; false in the zygote once nothing can give
-    /// orders any more. `also`: descriptors that workers must not have.
+    /// Waits for an order and carries it out. In each worker, returns true once the worker is requested: then it has
+    /// its own standard input and output, and no open descriptor of the zygote's orders. In the zygote, returns false
+    /// once no process can send orders any more. `also`: descriptors that workers must not have.
     ///
     /// # Errors
     /// The system cannot fork any more. The zygote is unchanged.

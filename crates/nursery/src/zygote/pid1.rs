@@ -1,6 +1,6 @@
 //! Pid 1 of a zygote's sandbox once the zygote runs: it reaps, reports the ends of workers, and keeps the parent of
-//! their namespaces for as long as the nursery needs it, whether or not the zygote lives. It has no rights any more,
-//! and receives no messages.
+//! their namespaces for as long as the nursery needs this parent, whether or not the zygote lives. Pid 1 has no rights
+//! any more, and receives no messages.
 
 use crate::kernel;
 use crate::message::send;
@@ -17,8 +17,8 @@ pub fn keep(socket: &OwnedFd, zygote: libc::pid_t) -> io::Result<()> {
     ends.thread_block()?;
     loop {
         while let Some(pid) = kernel::find_dead_child()? {
-            // Reports only processes that had a namespace of their own, whose pid 1 waits for them; a tenant may leave
-            // others behind.
+            // Reports only processes that had a namespace of their own, with a pid 1 that waits for them. A tenant may
+            // leave other processes behind.
             let is_worker = pid != zygote && is_first_in_a_namespace(pid);
             let status = kernel::wait_for(pid)?;
             let word = match (pid == zygote, is_worker) {
@@ -33,7 +33,7 @@ pub fn keep(socket: &OwnedFd, zygote: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Whether this process had pid 2 in a namespace directly below this one: the first process after its pid 1.
+/// Whether `pid` was process 2 of a namespace directly below our own: the first process after that namespace's pid 1.
 fn is_first_in_a_namespace(pid: libc::pid_t) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
