@@ -32,7 +32,7 @@ use worker_control::WorkerControl;
 
 pub use program::{confinement, run_confined};
 
-/// Ends of other processes that are remembered: one of them may turn out to be the worker's.
+/// Largest number of remembered ends of other processes: one of them may prove to be the worker's end.
 const ENDS_MAX: usize = 64;
 
 pub fn run() -> ExitCode {
@@ -115,7 +115,7 @@ fn run_machine(port: File, teller: &MonitorSender) -> Result<GuestEnd, String> {
 }
 
 /// Loop of the thread that receives from the monitor. It waits for no other thread: any thread may wait for the kernel,
-/// which may wait for an answer that comes here.
+/// which may wait for an answer that this thread receives.
 fn receive_loop(mut port: File, (mut fuse, teller): (File, &MonitorSender), told: &Sender<(ToGuest, Vec<u8>)>) {
     loop {
         match messages::receive::<ToGuest>(&mut port) {
@@ -166,7 +166,7 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Pairs with the release store in `GuestProgram::resume`: a new worker is known before the old one is killed.
+        // Pairs with the release store in `GuestProgram::resume`: a new worker is stored before the old one is killed.
         if let Some(status) = ends.remove(&worker.load(Ordering::Acquire)) {
             return Ok(status);
         }

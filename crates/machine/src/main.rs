@@ -5,10 +5,10 @@
 //!                                        └ in a sandbox of kind `namespace`, with QEMU ┘ └ in the machine ┘
 //! ```
 //!
-//! The same program is both ends. Started by an agent it is the *monitor*: for agent and clients it is the worker, and
-//! it has QEMU start a virtual machine, from the kernel that the site names and a first file system with nothing but
-//! this program in it. There the program is started again, as process 1: the *guest*. The guest mounts the sandbox's
-//! files, starts the worker's own program, and is its agent and client.
+//! The same program is both ends. Started by an agent, it is the *monitor*. For agent and clients the monitor is the
+//! worker. It makes QEMU start a virtual machine, from the kernel that the site names and a first file system with
+//! nothing but this program in it. There the program is started again, as process 1: the *guest*. The guest mounts the
+//! sandbox's files, starts the worker's own program, and is the agent and client of that program.
 //!
 //! A machine can reach only what the sandbox around it can reach: it has no devices but the port and random numbers,
 //! and gets the sandbox's files through the port. Code that breaks out of the machine is still in that sandbox.

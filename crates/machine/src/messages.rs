@@ -23,7 +23,7 @@ pub fn send(to: &mut impl Write, message: &impl Serialize, brought: &[u8]) -> io
     to.write_all(brought)
 }
 
-/// Receives the next message; `None`: the other side is gone.
+/// Receives the next message; returns `None` if the other side is gone.
 pub fn receive<M: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut head = [0; MachineHead::BYTES];
     match from.read_exact(&mut head[..1]) {
@@ -39,7 +39,7 @@ pub fn receive<M: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(
     Ok(Some((message, read(from, head.brought_bytes)?)))
 }
 
-/// Reads this many bytes. Memory is allocated as they come.
+/// Reads this many bytes. Memory is allocated as they arrive.
 fn read(from: &mut impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     from.by_ref().take(bytes).read_to_end(&mut read)?;

@@ -90,8 +90,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Makes the file server of the machine. The machine may have open as many files as this process may, less the limit of
-    /// a worker's own files, but at least half as many.
+    /// Makes the file server of the machine. The number of files that the machine may have open is the limit of this
+    /// process, less the limit of a worker's own files, but at least half of the limit of this process.
     fn file_server(&self) -> FileServer {
         let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
         let open_max = most.saturating_sub(self.files).max(most / 2);
@@ -176,7 +176,7 @@ impl RunningMachine {
     }
 }
 
-/// Has the worker started in a machine; returns how long its imports took.
+/// Starts the worker in a machine; returns how long its imports took.
 fn start_worker(
     running: RunningMachine,
     arguments: &Arguments,
@@ -238,8 +238,8 @@ fn await_message(
     }
 }
 
-/// Limits of the worker: those of this process, which is in the worker's sandbox. For the number and the size of files they
-/// are those of the command line, because a machine itself needs more.
+/// Limits of the worker: the limits of this process, which is in the worker's sandbox. The limits on the number and the
+/// size of files come from the command line, because a machine itself needs more.
 fn limits(arguments: &Arguments) -> std::io::Result<MachineLimits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {
@@ -289,8 +289,8 @@ pub(crate) fn has_run_out_of_memory() -> bool {
     text.windows(words.len()).any(|window| window == words)
 }
 
-/// End of the kernel's messages. A machine may have put anything at that path: this does not wait, and allocates no
-/// more memory than the limit.
+/// End of the kernel's messages. A machine may have put anything at that path, so this function does not wait, and
+/// allocates no more memory than the limit.
 fn console() -> Vec<u8> {
     let read = || -> std::io::Result<Vec<u8>> {
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();

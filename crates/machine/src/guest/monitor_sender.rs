@@ -3,7 +3,7 @@
 //!
 //! When a machine is saved, anything under way is lost to all machines that are resumed from it: a question that the
 //! monitor has received and not answered, or an answer that the guest has not received. The guest sees both ends of
-//! each exchange, so the guest reports when there is none under way:
+//! each exchange, so the guest reports when no exchange is under way:
 //!
 //! ```text
 //! Pause ──► no thread sends any more ──► the last answer comes ──► Obeyed ──► saved
@@ -59,7 +59,7 @@ impl MonitorSender {
     /// Passes on a question of the kernel.
     pub fn ask(&self, question: &[u8]) {
         let mut port = self.port();
-        // With the port locked, so that no further question is added once another thread holds the port.
+        // Added while the port is locked, so that no further question is added once another thread has locked the port.
         self.unanswered().extend(pending_number(question));
         send_or_end(&mut port, &FromGuest::File, question);
     }
@@ -114,7 +114,7 @@ mod tests {
     const LOOKUP: u32 = 1;
     const FORGET: u32 = 2;
 
-    /// Head of a question; with `what` 0, of an answer.
+    /// Head of a question, or of an answer if `what` is 0.
     fn head(what: u32, number: u64) -> Vec<u8> {
         [&16_u32.to_ne_bytes()[..], &what.to_ne_bytes(), &number.to_ne_bytes()].concat()
     }

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Largest number of bytes that are passed on at once.
 const PIECE: usize = 4096;
-/// Together the capacity of a pipe: output without end keeps no other thread waiting for longer.
+/// Largest number of pieces in a row: the capacity of a pipe. It limits how long endless output delays other threads.
 const PIECES_MAX: usize = 16;
 
 /// The read end of the pipe that a worker, and each process that it starts, prints to.
 pub struct OutputPipe {
-    /// Locked while a piece is passed on, so that the next holder finds nothing under way.
+    /// Locked while a piece is passed on, so that the next holder of the lock finds no piece under way.
     from: Mutex<PipeReader>,
     /// A clone of `from`, to wait for more output.
     more: PipeReader,
@@ -33,7 +33,7 @@ impl OutputPipe {
         }))
     }
 
-    /// Passes on all output, as long as a process could print.
+    /// Passes on all output, until no process can print any more.
     pub fn listen(&self) {
         loop {
             let mut more = [PollFd::new(self.more.as_fd(), PollFlags::POLLIN)];

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const USER: u32 = 1000;
 /// Argument that makes this program confine itself and become another program.
 const CONFINED: &str = "--confined";
-/// The argument of a zygote, whose orders come by standard error at first.
+/// Argument for a zygote, whose orders arrive at standard error at first.
 const CONFINED_ZYGOTE: &str = "--confined-zygote";
 /// Time in which a forked worker must become a child of process 1.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const ORDERS_AT: i32 = hotlease_nursery::zygote::ORDERS_AT;
 /// The worker's program, started.
 pub struct GuestProgram {
     pub pid: Pid,
-    /// Control socket; the guest is the agent's end.
+    /// Control socket; the guest has the agent's end.
     pub control: Socket,
     /// Order socket of a zygote.
     orders: Option<OwnedFd>,
@@ -65,7 +65,7 @@ impl GuestProgram {
             .arg(text(run.path))
             .args(run.arguments.into_iter().map(text))
             .env_clear()
-            // Until its system calls are limited, it must not run the tenant's code.
+            // Until its system calls are limited, this program must not run the tenant's code.
             .envs(inner_environment::wrap(&environment))
             .current_dir(match directory.is_dir() {
                 true => directory.as_path(),
@@ -120,7 +120,7 @@ fn orphans_beside(zygote: Pid) -> Vec<Pid> {
 }
 
 impl GuestProgram {
-    /// Checks that a zygote has left no process behind: otherwise the forked worker could not be told from it.
+    /// Checks that a zygote has left no process behind, which could not be distinguished from the forked worker.
     pub fn check(&self) -> Result<(), String> {
         match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
             true => Ok(()),
@@ -144,7 +144,7 @@ impl GuestProgram {
     }
 }
 
-/// Parses the arguments of a start that is to become another program: whether that is a zygote, and the program.
+/// Parses the arguments of a start that is to become another program: whether it is a zygote, and the program.
 pub fn confinement(arguments: &[OsString]) -> Option<(bool, &[OsString])> {
     let (how, program) = arguments.split_first()?;
     let zygote = how == OsStr::new(CONFINED_ZYGOTE);

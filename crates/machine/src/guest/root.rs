@@ -89,7 +89,7 @@ pub fn mount_files(fuse: &File) -> Result<(), String> {
     mount_at("hotlease", NEW_ROOT, "fuse", flags, Some(&options))
 }
 
-/// Makes these files the root, with the machine's own folders where a sandbox has its own.
+/// Makes these files the root. The machine's own folders replace the folders that a sandbox has of its own.
 pub fn enter(run: &WorkerStart) -> Result<(), String> {
     let shown = run.shown.iter().map(|path| path_in_new_root(path));
     let hidden = shown.filter(|path| OWN_FOLDERS.iter().any(|own| path.starts_with(own)));
@@ -169,7 +169,7 @@ impl HiddenMount {
         };
         fs::create_dir_all(folder.unwrap_or(&self.at)).map_err(failed)?;
         if !self.is_folder {
-            // A file that is shown beneath another one exists already.
+            // A file beneath another folder that is shown exists already.
             File::options()
                 .append(true)
                 .create(true)
@@ -191,7 +191,7 @@ fn mount_in_memory(target: &str, flags: MountFlags, bytes: u64) -> Result<(), St
     mount_at("tmpfs", target, "tmpfs", flags, Some(&options))
 }
 
-/// Sets the limits of this process and of those that it starts.
+/// Sets the limits of this process and of the processes that it starts.
 pub fn limit(limits: &MachineLimits) -> io::Result<()> {
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),

@@ -1,4 +1,4 @@
-//! Calls of one slot of the worker, over a channel like that of any client.
+//! Calls of one slot of the worker, over a channel like any client's channel.
 
 use crate::guest::monitor_sender::MonitorSender;
 use crate::guest::power_off;
@@ -22,7 +22,7 @@ const SHAPE: RingShape = RingShape {
     depth: 1,
     entry_bytes: ENTRY_BYTES,
 };
-/// Interval at which a sleeping thread checks for the reply even without a ring.
+/// Interval at which a sleeping thread checks for the reply even if the doorbell does not ring.
 const SLEEP: Duration = Duration::from_secs(1);
 
 /// A call that the monitor has sent.

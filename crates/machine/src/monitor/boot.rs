@@ -123,8 +123,8 @@ fn command_line(emulated: bool) -> String {
     );
     if emulated {
         // An emulated processor counts the host's ticks. A kernel that has to measure their rate compares them with an
-        // emulated timer. On a host with other work that timer is late: the kernel then hangs for ever, or it believes
-        // the timer later on, and its time runs too fast.
+        // emulated timer. On a host with other work that timer is late: the kernel then hangs for ever, or it uses the
+        // late timer, and its time runs too fast.
         let khz = measure_tick_hz(CLOCK) / 1000;
         line += &format!(" tsc_early_khz={khz} tsc=reliable no_timer_check");
     }
@@ -188,7 +188,7 @@ impl CpioArchive {
     }
 }
 
-/// Libraries that this program is linked with, its loader among them: those that are mapped here.
+/// Libraries that this program is linked with, including its loader: the libraries that are mapped in this process.
 fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let mut maps = String::new();
     File::open("/proc/self/maps")?.read_to_string(&mut maps)?;

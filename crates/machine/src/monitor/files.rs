@@ -1,14 +1,15 @@
 //! The file server of a machine: the files of the sandbox around it, over FUSE.
 //!
 //! The kernel in the machine asks through its `/dev/fuse`; the guest passes the requests on unchanged, and this module
-//! answers them. The machine may read and write what this process may, and this process is in the sandbox of its lease:
-//! even a guest that asks for everything gets only what its worker would get without a machine. The folders that a
-//! machine has of its own are an exception: there the sandbox's files belong to the monitor, whose memory and sockets
-//! would be a way out of the machine. They are not served, except what the worker is shown.
+//! answers them. The machine may read and write the files that this process may read and write, and this process is in
+//! the sandbox of its lease. So even a guest that asks for everything gets only what its worker would get without a
+//! machine. The folders that a machine has of its own are an exception: there the sandbox's files belong to the
+//! monitor, whose memory and sockets would be a way out of the machine. They are not served, except the files that the
+//! worker is shown.
 //!
-//! A file is known by its path, and its number comes from this table: two names of one file are two files, and equal
-//! numbers on two file systems of the sandbox are different files. Because paths outlive processes, a saved machine can
-//! ask the same questions in another sandbox.
+//! A file is identified by its path, and gets its number from the table here: two names of one file are two files, and
+//! equal numbers on two file systems of the sandbox are different files. Because paths outlive processes, a saved
+//! machine can ask the same questions in another sandbox.
 
 mod answers;
 mod attributes;
@@ -38,8 +39,8 @@ const CACHE_TIME: Duration = Duration::from_secs(3600);
 /// Largest number of data bytes of one request or answer, without its head.
 const DATA_BYTES: u32 = 128 << 10;
 const _: () = assert!(DATA_BYTES as usize + 4096 <= FILE_BYTES_MAX as usize);
-/// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there, and in them the
-/// files that its worker is shown.
+/// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there. In them it sees
+/// the files that its worker is shown.
 const OWN_PATHS: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 /// Files of a machine. A clone serves the same files.
@@ -130,7 +131,7 @@ impl FileServer {
         }
     }
 
-    /// Looks up a name, and makes the file one of the table's.
+    /// Looks up a name, and adds the file to the table.
     fn found(&self, parent: INodeNo, name: &OsStr) -> Result<(Duration, FileAttr), Errno> {
         let path = self.beneath(parent, name)?;
         let found = FilePlace::of(&path)?.metadata()?;

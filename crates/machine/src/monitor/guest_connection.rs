@@ -126,8 +126,8 @@ impl GuestConnection {
         Ok(())
     }
 
-    /// Makes the machine silent, once all its questions are answered: when a machine is saved, anything under way is
-    /// lost to all machines that are resumed from it. No other order may be under way.
+    /// Makes the machine silent, once all its questions are answered: anything that is under way when a machine is
+    /// saved is lost to all machines that are resumed from it. No other order may be under way.
     pub fn pause(&self) -> Result<(), String> {
         self.order(&ToGuest::Pause, &[])
     }
@@ -219,7 +219,7 @@ impl GuestConnection {
         let _ = heard.send(StartMessage::Ended { why });
     }
 
-    /// Handles messages until the guest's last one. A guest may send anything.
+    /// Handles messages until the guest's last message. A guest may send anything.
     fn handle_messages(
         &self,
         from: &mut impl Read,
@@ -239,7 +239,7 @@ impl GuestConnection {
                 FromGuest::Ready { version, imports_us } => {
                     *is_ready = true;
                     let imports = Duration::from_micros(imports_us);
-                    // If the starting thread has given up, it does not get this.
+                    // If the starting thread has given up, it does not get this message.
                     let _ = heard.send(StartMessage::Ready { version, imports });
                 }
                 FromGuest::Booted if *is_ready => return lost("it says that it boots, and it has"),
@@ -274,7 +274,7 @@ impl GuestConnection {
     }
 }
 
-/// Result of a call, from the guest's report, which may hold anything.
+/// Result of a call, from the guest's report, which may contain anything.
 fn call_result((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<RemoteCallResult, InvocationStatus> {
     match InvocationStatus::from_number(status) {
         Some(status) if status.has_run() => Ok(RemoteCallResult {

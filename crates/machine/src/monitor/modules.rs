@@ -40,7 +40,7 @@ pub fn needed_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// List of modules, as `depmod` writes it.
 struct ModuleList<'a> {
-    /// File of each module, and the files that it depends on, in the opposite order.
+    /// File of each module, and the files that it depends on, in the reverse order of loading.
     files: BTreeMap<String, (&'a str, Vec<&'a str>)>,
     built_in: Vec<String>,
 }

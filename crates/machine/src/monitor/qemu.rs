@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A QEMU that sends these lines, for any input.
+    /// A QEMU that sends these lines, also without a command.
     fn says(lines: &[&str]) -> QemuControl {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let all: String = lines.iter().map(|line| format!("{line}\n")).collect();

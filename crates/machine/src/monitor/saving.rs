@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A machine's memory is mapped, not read: a page is copied when the machine writes to it, so that data that was loaded
-//! once is in memory once. Properties that these machines must not share are renewed before any of the lease's code
-//! runs: time, random numbers, and the worker's process, which is a fork. No data of a lease is ever saved: a saved
-//! machine has had no lease.
+//! once is in memory only once. Properties that these machines must not share are renewed before any of the lease's
+//! code runs: time, random numbers, and the worker's process, which is a fork. No data of a lease is ever saved: a
+//! saved machine has had no lease.
 
 use super::boot::{MachineMemory, first_files, in_memory, inherited_path};
 use super::files::FileServer;
@@ -41,7 +41,7 @@ struct SavedMachine {
     greeting: Vec<u8>,
 }
 
-/// Fork hooks that do nothing: there is one thread, and memory holds nothing that two processes must not share.
+/// Fork hooks that do nothing: there is one thread, and no memory that two processes must not share.
 struct NoHooks;
 
 impl ForkHooks for NoHooks {
@@ -93,7 +93,7 @@ impl SavedMachine {
             .and_then(|mut control| control.save(&devices));
         let greeting = far.stop();
         saved?;
-        // Code that breaks out of one machine does not get into the next one.
+        // Sealed, so that code that breaks out of one machine cannot change the next machine.
         for file in [&first, &memory, &devices] {
             let seals =
                 SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;

@@ -1,8 +1,8 @@
-//! Place of a file: the opened folder that holds it, and its name there.
+//! Place of a file: the opened folder that contains it, and its name there.
 //!
-//! The path is walked name by name from the root, and no link on it is followed: the machine's kernel follows links,
-//! inside. So a machine that claims that a link is a folder gets nowhere, and an unserved file cannot be reached by
-//! another name.
+//! The path is walked name by name from the root, and no link on it is followed, because the machine's kernel follows
+//! links itself. So a machine gains nothing by claiming that a link is a folder, and an unserved file cannot be reached
+//! by another name.
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmodat, openat};
 use std::ffi::OsStr;
@@ -54,7 +54,7 @@ impl<'a> FilePlace<'a> {
         Ok(openat(&self.folder, self.name, flags, Mode::from_raw_mode(mode & 0o7777))?.into())
     }
 
-    /// Changes the mode. A link has none, and this kernel would follow the link.
+    /// Changes the mode. A link has no mode, and this kernel would follow the link.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         if self.metadata()?.is_symlink() {
             return Err(io::ErrorKind::Unsupported.into());

@@ -1,4 +1,4 @@
-//! Table of the files that a machine knows, and of those that it has open.
+//! Table of the files that a machine has looked up, and of its open files.
 
 use fuser::{Errno, FileType};
 use std::collections::HashMap;
@@ -7,11 +7,11 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The root's number, as FUSE has it.
+/// The root's number in FUSE.
 const ROOT: u64 = 1;
-/// Largest number of files that a machine may know at a time; its kernel forgets some before it needs this many.
+/// Largest number of files in the table; the machine's kernel forgets files before it needs this many.
 const NODES_MAX: usize = 1 << 20;
-/// Largest number of folders that it may have open.
+/// Largest number of folders that a machine may have open.
 const FOLDERS_MAX: usize = 1 << 16;
 /// Longest name, by Linux's limit.
 const NAME_BYTES_MAX: usize = 255;
@@ -27,13 +27,13 @@ pub struct FolderEntry {
 
 /// A file with its name.
 struct FileNode {
-    /// `None`: it has no name any more.
+    /// Folder and name; `None` if the file has no name any more.
     at: Option<(u64, OsString)>,
-    /// Lookups by the machine's kernel, less those that it has forgotten.
+    /// Lookups by the machine's kernel, minus the lookups that it has forgotten.
     lookups: u64,
 }
 
-/// The files that a machine knows, and those that it has open.
+/// The files that a machine has looked up, and its open files.
 pub struct FileTable {
     nodes: HashMap<u64, FileNode>,
     names: HashMap<(u64, OsString), u64>,
@@ -125,7 +125,7 @@ impl FileTable {
         }
     }
 
-    /// Gives a file a new name; another file of that name loses it, or gets the old one.
+    /// Gives a file a new name. Another file of that name loses the name, or gets the old name if `is_exchanged`.
     pub fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), is_exchanged: bool) {
         let [from, to] = [from, to].map(|(parent, name)| (parent, name.to_owned()));
         let (moved, other) = (self.names.remove(&from), self.names.remove(&to));
@@ -185,7 +185,7 @@ impl FileTable {
     }
 }
 
-/// Keeps an object under a handle. ENFILE at the limit, which is the whole machine's, not that of one process.
+/// Keeps an object under a handle. Fails with ENFILE at the limit, which is for the whole machine, not for one process.
 fn keep<T>(open: &mut HashMap<u64, T>, most: usize, (handle, what): (u64, T)) -> Result<u64, Errno> {
     if open.len() >= most {
         return Err(Errno::ENFILE);

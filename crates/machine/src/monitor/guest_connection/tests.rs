@@ -1,4 +1,4 @@
-//! Tests with a hostile guest: any message of it may fail its own worker, but does no harm to the monitor.
+//! Tests with a hostile guest: any of its messages may fail its own worker, but does no harm to the monitor.
 
 use super::*;
 use hotlease_wire::ids::Epoch;
@@ -141,7 +141,7 @@ fn nonsense_is_an_end_and_never_a_panic() {
         }
         bytes.truncate(random.random_range(0..=bytes.len()));
         let (far, _guest, obeyed) = far();
-        // It returns: no more can be tested of each input.
+        // Tests that the loop returns; nothing else can be tested for every input.
         drop(hear(&far, &obeyed, &bytes));
     }
 }
