@@ -1,4 +1,4 @@
-//! Batch jobs of the node: what they may use of it, and the site's policy for the rest.
+//! Batch jobs of the node: the resources that they may use, and the site's policy for the other resources.
 
 pub(crate) mod control_groups;
 pub(crate) mod follower;

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 pub const AGENT_SOCKET: &str = "agent.sock";
 /// File name of the socket for client sessions in the runtime directory.
 pub const SESSION_SOCKET: &str = "session.sock";
-/// File name of the socket by which a batch system tells which jobs begin and end on the node, in the runtime directory.
+/// File name of the socket by which a batch system reports begins and ends of jobs, in the runtime directory.
 pub const NODE_SOCKET: &str = "node.sock";
 /// File name of the lock of a running agent in the runtime directory.
 pub const AGENT_LOCK: &str = "agent.lock";
@@ -40,13 +40,13 @@ pub struct SharedByTenants {
 pub struct AgentNetwork {
     /// Address of the agent's TLS port; port 0 for any free port.
     pub listen: SocketAddr,
-    /// Address to which other hosts are told to connect (default: `listen`, or if that means all addresses, the first
+    /// Address that other hosts get to connect to (default: `listen` or, if `listen` means all addresses, the first
     /// host of the certificate).
     pub advertise: Option<Address>,
     /// Certificate of the agent, of role agent.
     pub identity: Arc<Identity>,
-    /// Managers to register with, instead of the one on this host; if there are several, one of them serves (default:
-    /// none).
+    /// Managers to register with, instead of the manager on this host; if there are several, one of them serves
+    /// (default: none).
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
@@ -83,12 +83,12 @@ pub struct AgentConfig {
     pub manager_socket: Option<PathBuf>,
     /// The program that workers run (default: found as [`hotlease_sandbox::Launcher::find`] says).
     pub worker_binary: Option<PathBuf>,
-    /// Kind of sandbox for leases that name none, and the weakest for tenants other than the agent's own user (default:
-    /// `process`).
+    /// Kind of sandbox for leases that name no kind, and the weakest kind for tenants other than the agent's own user
+    /// (default: `process`).
     pub sandbox: Kind,
     /// Policy of the sandboxes: what they see and may use (default: the strict one).
     pub sandbox_policy: Policy,
-    /// Directories that leases may ask for; leases of the agent's own user may ask for any (default: none).
+    /// Directories that leases may ask for; leases of the agent's own user may ask for any directory (default: none).
     pub sandbox_grants: Vec<DirectoryGrant>,
     /// The file that says which object storage leases may ask for (default: none).
     pub storage: Option<PathBuf>,
@@ -125,8 +125,8 @@ pub struct AgentConfig {
     pub warm_slots_per_core: u32,
     /// Longest duration of an invocation on a shared core (default: 10 s; 1 ms to 1 h).
     pub shared_call_limit: Duration,
-    /// Time for which a worker of a lease may be stopped by a signal before it is killed and replaced (default: 10 s; 100
-    /// ms to 24 h).
+    /// Time for which a worker of a lease may be stopped by a signal before it is killed and replaced (default: 10 s;
+    /// 100 ms to 24 h).
     pub stopped_limit: Duration,
     /// Largest number of cores that one tenant may hold by leases that clients ask the agent for directly. `None` if
     /// only managers may ask, because only managers have the quotas (default: `None`).
@@ -146,8 +146,8 @@ pub struct AgentConfig {
     pub batch_groups: PathBuf,
     /// Name of the node in listings and messages (default: the host's name).
     pub node_name: Option<String>,
-    /// Time at which the node is taken away, such as the end of a batch job. All leases end before, because the agent
-    /// drains in time (default: none).
+    /// Time at which the node is taken away, such as the end of a batch job. All leases end before this time, because
+    /// the agent drains early enough (default: none).
     pub until: Option<SystemTime>,
     /// Directory of identity and usage journal, owned by the agent's user alone, on a local disk (default: none; then
     /// the identity is in the runtime directory, and usage in memory).

@@ -61,7 +61,7 @@ const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 pub(crate) struct NodeState {
     /// The book of leases, which decides.
     pub book: LeaseBook,
-    /// Totals that the manager has not acknowledged; always empty where there is no manager.
+    /// Totals that the manager has not acknowledged; always empty if there is no manager.
     pub outstanding: OwedTotals,
     /// The leases of the book, with their tasks.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
@@ -76,9 +76,9 @@ pub(crate) struct NodeState {
 }
 
 impl NodeState {
-    /// Marks the first `wanted` free cores that no other platform has marked; the next lease uses the others last.
+    /// Marks the first `wanted` free cores that no other platform has marked. Other platforms' cores are used last.
     fn avoid_cores_of_others(&mut self, wanted: usize) {
-        // A request for more than is free is refused, or gets all of them.
+        // A request for more cores than are free is refused, or gets all of them.
         if wanted <= self.book.free_core_numbers().count() {
             let of_others = self.marks.mark_first(self.book.free_core_numbers(), wanted);
             self.book.avoid_cores(of_others);
@@ -118,7 +118,7 @@ pub(crate) struct Node {
     active: watch::Sender<usize>,
     /// Whether several workers may want the same shared core, or a worker may use a core that it has left.
     shares_cores: watch::Sender<bool>,
-    /// Number of ended leases whose end is to be told once their usage is durable.
+    /// Number of ended leases whose end must still be reported to sessions, once their usage is durable.
     pub untold: watch::Sender<usize>,
     /// Time at which the next lease expires.
     expiry: watch::Sender<Option<Duration>>,

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use tokio::io::unix::AsyncFd;
 
-/// A non-blocking [`Socket`] to a client. Sending never waits; receiving can. Neither waits until a descriptor that the
-/// client has sent is closed.
+/// A non-blocking [`Socket`] to a client. Sending never waits; receiving can. Neither waits for the close of a
+/// descriptor that the client has sent.
 pub(crate) struct AsyncSocket(AsyncFd<Socket>);
 
 impl AsyncSocket {

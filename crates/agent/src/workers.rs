@@ -1,4 +1,4 @@
-//! Workers before they serve a lease: starting them, and keeping some that wait for the next lease.
+//! Workers before they serve a lease: their start, and their wait for the next lease.
 
 pub(crate) mod borrowing;
 pub(crate) mod fabric_demand;

@@ -24,7 +24,7 @@ pub(crate) type GroupSight = Result<BTreeMap<String, Result<GroupLimits, String>
 pub(crate) struct NodeParts {
     /// Cores. The cores that the agent does not offer come first.
     pub cores: Vec<u32>,
-    /// Memory, bytes; 0: not known.
+    /// Memory, bytes; 0 if it is not known.
     pub memory_bytes: u64,
     pub gpus: u32,
 }
@@ -63,9 +63,9 @@ struct FollowedJob {
     job: BatchJob,
     /// Reason for its share.
     why: String,
-    /// Time at which its control group was last seen; at first, the time at which the agent learned of the job.
+    /// Time at which its control group was last seen; at first, the time at which the job was noted.
     since: Duration,
-    /// Whether its group counts as the group of an earlier run: it does until the group has been gone once.
+    /// Whether its group counts as the group of an earlier run. Reset once the group is gone.
     is_stale: bool,
     /// Whether the job is known only by its control group: it had no prolog, and may have no epilog.
     is_found: bool,
@@ -122,7 +122,7 @@ impl JobFollower {
         self.left_behind.extend(groups.filter(is_its).map(str::to_owned));
     }
 
-    /// Compares the jobs with their control groups.
+    /// Compares the jobs with their control groups; returns the changes.
     pub fn look(&mut self, sight: &GroupSight, terms: LookTerms<'_>) -> Vec<JobChange> {
         let mut changes = Vec::new();
         let groups = match sight {
@@ -229,7 +229,7 @@ impl FollowedJob {
         groups: &BTreeMap<String, Result<GroupLimits, String>>,
         terms: LookTerms<'_>,
     ) -> Result<(usize, JobLimits), String> {
-        // Every job has a user. A job whose user is not known is known only by its number.
+        // Every job has a user. If the user is missing, only the job's number is known.
         if self.job.user.is_empty() {
             return Err("no prolog has described it".into());
         }

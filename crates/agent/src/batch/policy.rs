@@ -1,11 +1,11 @@
-//! A site's policy: which batch jobs have company. A job has company if leases may use what it leaves of its nodes.
+//! A site's policy: which batch jobs have company. A job has company if leases may use the free resources of its nodes.
 
 use super::hours::{WeekHours, WeekMinute};
 use hotlease_wire::batch::{BatchJob, JobSharing};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Policy of a site. The default one gives no job company: leases use idle nodes only.
+/// Policy of a site. The default policy gives no job company: leases use idle nodes only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SitePolicy {
     /// Number of nodes above which a job never has company.
@@ -60,7 +60,7 @@ pub(crate) struct CompanyRule {
 }
 
 impl SitePolicy {
-    /// Number of the rule by which a job has company, from 1 on, or the reasons why it has none.
+    /// Number of the rule by which a job has company (from 1), or the reasons why it has no company.
     pub fn company(&self, job: &BatchJob, at: WeekMinute) -> Result<usize, Vec<String>> {
         if self.rules.is_empty() {
             return Err(vec!["no rule gives jobs company".into()]);

@@ -133,7 +133,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Refuses unknown keys: the error names the first one, and the known key that is most like it.
+/// Refuses unknown keys: the error names the first unknown key, and the known key that is most similar.
 fn check_keys(table: &toml::Table, place: &str, known: &[&str]) -> Result<(), String> {
     let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) else {
         return Ok(());

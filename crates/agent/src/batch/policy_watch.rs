@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Policy of an agent: the last good one of its file.
+/// Policy of an agent: the last valid policy that its file contained.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyWatch {
     file: Option<PathBuf>,

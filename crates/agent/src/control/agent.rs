@@ -74,9 +74,9 @@ const ACCEPTED_MAX: usize = 16;
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Interval of the probes that detect dead peers of the TLS port.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Time that killed workers have to be gone when the agent stops.
+/// Time in which killed workers must be gone when the agent stops.
 const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
-/// Time that requests under way have to finish when the agent stops.
+/// Time in which requests under way must finish when the agent stops.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running agent. It stops on [`Agent::shutdown`], or when it is dropped.
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Agent {
 
 impl Agent {
     /// Takes the runtime directory, binds the sockets, and serves in background tasks of the current tokio runtime.
-    /// When it returns, clients and managers can connect; workers may still be starting.
+    /// When this function returns, clients and managers can connect; workers may still be starting.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         if let Some(what) = config.fault() {
             return Err(AgentError::Config { what });
@@ -296,7 +296,7 @@ impl Agent {
         }
     }
 
-    /// Stops the agent: all leases end, and when it returns no worker, socket or lock is left.
+    /// Stops the agent: all leases end. When this function returns, no worker, socket or lock is left.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
         self.wait_until_stopped().await;
@@ -310,7 +310,7 @@ impl Agent {
 
 /// Opens the journal of a state directory; also returns the agent's identity, from the first of these that has one: the
 /// state directory, the runtime directory (of an earlier version), the journal. New records of a journal must have the
-/// identity of its old ones.
+/// identity of its old records.
 fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal), AgentError> {
     let dir = StateDir::take(state)?;
     let kept = kept_identity(state);

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 /// more jobs on one node at once. If an agent closes the connection of `hotlease-node`, that program takes the agent
 /// for dead and kills it.
 const CONNECTIONS_MAX: usize = 256;
-/// Time that a peer has to send its request.
+/// Time in which a peer must send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Accepts the batch system's connections.
@@ -95,8 +95,8 @@ struct NodeConnection {
 }
 
 impl Connections {
-    /// Makes room for a connection of root, or of the agent's own user; each of the two has its own places. If all of
-    /// them are taken, closes the oldest connection that has not sent a request. Returns whether there is a place.
+    /// Makes room for a connection of root or of the agent's own user, which have separate places. If all places are
+    /// taken, closes the oldest connection that has not sent a request. Returns whether there is a place.
     fn make_room(&mut self, is_root: bool) -> bool {
         self.0.retain(|connection| !connection.task.is_finished());
         let same = |connection: &&NodeConnection| connection.is_root == is_root;

@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 
 /// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time that sessions have to receive the agent's end.
+/// Time in which sessions must receive the message about the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// File of a socket; removed on drop.
@@ -161,7 +161,7 @@ impl GrpcListener {
         Ok(Self { listener, file })
     }
 
-    /// Accepts until the receiver of the connections is gone. The socket's file lives as long as the returned value.
+    /// Accepts until the receiver of the connections is gone. The socket's file exists as long as the returned value.
     pub async fn accept_into(self, accepted: mpsc::Sender<io::Result<UnixStream>>) -> SocketFile {
         loop {
             let stream = tokio::select! {

@@ -93,13 +93,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
             });
         }
     }
-    // The resident memory of each worker is read from a file, so not under the lock.
+    // The resident memory of each worker is read from a file. The lock must not be held meanwhile.
     let active: Vec<_> = node.tables().leases.values().cloned().collect();
     for lease in active.iter().filter(|lease| concerns(&lease.terms.request.tenant)) {
         workers_of(node, lease, &mut workers);
     }
-    // For one tenant, lists only libraries that its leases have loaded, so that names of functions stay with their
-    // owners. A lease that is loading now is listed the next time.
+    // For one tenant, lists only libraries that its leases have loaded, so that the tenant does not see function names
+    // of other tenants. A lease that is loading now is listed the next time.
     let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
         let own = active.iter().filter(|lease| concerns(&lease.terms.request.tenant));
         let codes = own.filter_map(|lease| lease.libraries.codes.try_lock().ok());

@@ -46,7 +46,7 @@ impl DirectoryLock {
         }
     }
 
-    /// Path of a socket to bind, after a stale one was removed.
+    /// Path of a socket to bind. A stale socket there is removed.
     pub fn socket_path(&self, name: &str) -> Result<PathBuf, AgentError> {
         let path = self.directory.join(name);
         if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {

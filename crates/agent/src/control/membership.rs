@@ -23,7 +23,7 @@ use tonic::transport::Channel;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Largest number of answers that wait to be handled: one request is under way at a time, with a time limit.
 const ANSWERS_MAX: usize = 4;
-/// Largest number of totals in one report of past usage, which only the journal knows.
+/// Largest number of totals in one report of past usage, which only the journal contains.
 const PAST_MAX: usize = 1024;
 /// Pause after the manager has refused a report of past usage.
 const PAST_RETRY: Duration = Duration::from_secs(10);
@@ -201,7 +201,7 @@ impl ManagerMembership {
 }
 
 impl PastReporter {
-    /// Reports usage that only the journal knows: totals of earlier runs, and of leases that ended so long ago that
+    /// Reports usage that only the journal contains: totals of earlier runs, and of leases that ended so long ago that
     /// heartbeats no longer name them.
     async fn report(self: Arc<Self>) {
         let Some(journal) = self.node.journal.clone() else {
@@ -242,7 +242,7 @@ impl PastReporter {
                     journal.acknowledge(key, entry.usage, key.0 != boot);
                 }
             }
-            // The manager does not know the agent. The answer to the next heartbeat says so, too.
+            // The agent is not registered with the manager. The answer to the next heartbeat says so, too.
             Ok(_) => {}
             Err(refusal) => {
                 tracing::warn!(%refusal, "the manager does not take usage of earlier leases; trying again");

@@ -1,7 +1,7 @@
 //! A client's session: attach, then requests in turn, with events in between.
 //!
-//! The socket is read also while a request is being handled, so that the end of a client is noticed at once, during any
-//! wait.
+//! The socket is also read while a request is being handled, so that the end of a client is noticed at once, during
+//! every wait.
 
 use crate::isolation::caller::SessionPeer;
 use crate::leases::incarnation::worker_died;
@@ -144,7 +144,7 @@ impl Session {
         ttl_ms(&self.node, attachment)
     }
 
-    /// Receives the next request; `None` when the session has ended.
+    /// Receives the next request; returns `None` when the session has ended.
     async fn next(&mut self) -> Option<Request> {
         if let Some(request) = self.ahead.pop_front() {
             return Some(request);
@@ -180,7 +180,7 @@ impl Session {
     }
 
     /// Runs `work`, reads requests ahead, and keeps the lease alive, because its client cannot renew while it waits for
-    /// an answer. `None` when the session has ended.
+    /// an answer. Returns `None` when the session has ended.
     async fn run_while_reading<T>(&mut self, attachment: &SessionHold, work: impl Future<Output = T>) -> Option<T> {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
@@ -241,7 +241,7 @@ fn ttl_ms(node: &Node, attachment: &SessionHold) -> Result<u64, Rejection> {
     Ok(lease.request.ttl.as_millis() as u64)
 }
 
-/// Handles a request; `None` if the answer comes as an event.
+/// Handles a request; returns `None` if the answer comes as an event.
 async fn answer(
     node: &Arc<Node>,
     attachment: &SessionHold,
@@ -361,7 +361,7 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
         // `ours` closes these descriptors too, which may block.
         let ours = ours.closed_aside();
         let introduced = {
-            // Under the lock, so that a revocation at this moment also ends this connection.
+            // Sent under the lock, so that a revocation at this moment also ends this connection.
             let tables = node.tables();
             let lent = attachment.delegated_slots_of(&tables, index)?;
             worker.send(&WorkerOrder::Introduce { lent }, &[theirs.as_fd()])
@@ -379,7 +379,7 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
                     after_ms: ORDER_LIMIT.as_millis() as u64,
                 });
             }
-            // The book has not recorded the death yet. Once it has, another worker replaces the dead one.
+            // The book has not recorded the death yet. Once it has, another worker replaces the dead worker.
             Err(OrderError::Died) => death = Some(incarnation.wait_for_end().await),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Number of looks within the time that a worker may be stopped.
+/// Number of looks within the time for which a worker may be stopped.
 const LOOKS: u32 = 10;
 
 /// Kills workers that are stopped for longer than this time.
@@ -86,7 +86,7 @@ mod tests {
     fn only_a_worker_that_every_look_finds_stopped_is_stopped_for_too_long() {
         let mut stopped = StopCounts::default();
         for look in 0..LOOKS {
-            // Worker 2 is not stopped in one look.
+            // Worker 2 runs during one look.
             let found = [1, 2].into_iter().filter(|worker| *worker == 1 || look != 3);
             assert_eq!(stopped.count(found), [0; 0], "look {look}");
         }

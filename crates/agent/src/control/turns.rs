@@ -55,7 +55,7 @@ pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut last = Instant::now();
     loop {
         if !*shares.borrow() {
-            // At most one worker is left on each core. This look lets all workers run that were held back.
+            // At most one worker is left on each core. This look releases all workers that were held back.
             turns.look(&node, last.elapsed());
             // Cannot fail: the node owns the sender, and this task keeps the node alive.
             let _ = shares.wait_for(|shares| *shares).await;
@@ -130,7 +130,7 @@ impl Turns {
         }
     }
 
-    /// Holds back tenants that are ahead of others on a core.
+    /// Holds back tenants that have used a core more than others.
     fn hold_back(
         &mut self,
         core: u32,

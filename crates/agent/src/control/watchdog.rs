@@ -1,4 +1,4 @@
-//! Periodic tasks: expiry of leases, the end of functions that ignore their deadline and of workers that hold too much
+//! Periodic tasks: expiry of leases, killing of workers whose functions ignore their deadline or that use too much
 //! memory, and the log of failed invocations.
 
 use crate::leases::cause::KillReason;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-/// Time that a function has to react to its cancel flag.
+/// Time in which a function must react to its cancel flag.
 const GRACE: Duration = Duration::from_millis(50);
 /// Interval at which deadlines are checked while there are leases. Slots note in shared memory what they run, because a
 /// report to another process would cost each invocation time. So this memory must be polled.

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Largest number of bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory beyond this
-/// limit.
+/// Largest number of bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory
+/// beyond this limit.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 /// Libraries up to this size are checked on the session's own thread. Hashing larger libraries there would delay other
 /// sessions.
@@ -91,7 +91,7 @@ struct CodeEntries {
     uses: u64,
 }
 
-/// Cache of the node's libraries; drops the least recently used one first.
+/// Cache of the node's libraries; drops the least recently used library first.
 pub(crate) struct CodeCache {
     entries: Mutex<CodeEntries>,
     checks: Semaphore,

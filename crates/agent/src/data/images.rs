@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The file system determines how long a fetch takes. A lease waits for less time than its manager waits for the agent.
-//! Then it is refused in a way that makes patient clients ask again, while the fetch goes on. No thread of the runtime
-//! is blocked here: fetches have threads of their own, which do not delay the end of the process. When a cache is
-//! opened, it removes half-fetched files, and mounts of an agent that was killed.
+//! After that the lease is refused in a way that makes patient clients ask again, while the fetch goes on. No thread of
+//! the runtime is blocked here: fetches have threads of their own, which do not delay the end of the process. When a
+//! cache is opened, it removes half-fetched files, and mounts of an agent that was killed.
 
 use crate::error::AgentError;
 use hotlease_image::{
@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 /// Time for which a lease waits for an environment: a manager waits 3 s for an agent's answer.
 const FETCH_WAIT: Duration = Duration::from_secs(2);
-/// Largest number of environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
+/// Largest number of environments that are fetched or mounted at a time: each has a thread that reads from the stores.
 const COMING_MAX: usize = 8;
 
 /// Stores of the environments that leases may name, and the node's cache of them.
@@ -77,7 +77,7 @@ pub(crate) struct ImageRequester<'a> {
     pub is_own: bool,
 }
 
-/// The node's environments: its cache, and what is mounted.
+/// The node's environments: its cache, and the mounted images.
 pub(crate) struct Images {
     /// Cache of images; `None` if no store is configured.
     cache: Option<Cache>,
@@ -206,7 +206,7 @@ impl Images {
     }
 
     fn image(&self, mounted: MountedImage) -> Image {
-        // `false` if the probe fails.
+        // If the probe fails, the mount counts as unseen.
         let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();

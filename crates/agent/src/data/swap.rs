@@ -10,7 +10,7 @@
 //! | file | job |
 //! |---|---|
 //! | `files` | files: which lease has a state, and how a state is written completely or not at all |
-//! | `listing` | states that exist, and those that are too old |
+//! | `listing` | states that exist, and states that are too old |
 //! | `transfer` | bytes to and from a worker |
 //! | `keeper` | the state of one worker, from its lease's beginning to its end |
 //!
@@ -44,8 +44,8 @@ const LIMIT_MAX: Duration = Duration::from_secs(60);
 /// Storage for saved states of workers, and its limits.
 #[derive(Debug, Clone)]
 pub struct SwapOptions {
-    /// A directory on a file system that is shared by the nodes that leases may move between. Each tenant gets a folder
-    /// in it that only the agent's user may enter. No default.
+    /// A directory on a file system that is shared by the nodes between which leases may move. Each tenant gets a
+    /// folder in it that only the agent's user may enter. No default.
     pub directory: PathBuf,
     /// Time that a worker with a state may be idle before it is swapped out (default: as long as its lease lives). A
     /// worker is swapped out sooner if memory is short, or if the node is given back.

@@ -2,8 +2,8 @@
 //! tenant.
 //!
 //! Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any directory; other
-//! tenants may ask for what an operator has granted. Only paths are compared here; the nursery opens the directories,
-//! link by link (see [`hotlease_sandbox::DeclaredDirectory`]).
+//! tenants may ask for directories that an operator has granted. Only paths are compared here; the nursery opens the
+//! directories, link by link (see [`hotlease_sandbox::DeclaredDirectory`]).
 
 use hotlease_sandbox::{DeclaredDirectory, Kind, WorkerReach};
 use hotlease_wire::Rejection;
@@ -64,7 +64,7 @@ impl fmt::Display for DirectoryGrant {
 }
 
 impl DirectoryGrant {
-    /// The grant for this tenant: the path up to the first part with the tenant's name, and the rest. `None`: no grant.
+    /// The path up to the first part with the tenant's name, and the rest; `None` if this tenant has no grant.
     fn of(&self, tenant: &str) -> Option<(PathBuf, PathBuf)> {
         let mut parts = [PathBuf::new(), PathBuf::new()];
         let mut is_named = false;
@@ -74,7 +74,7 @@ impl DirectoryGrant {
             parts[usize::from(is_named)].push(text.replace(TENANT, tenant));
         }
         let [trusted, own] = parts;
-        // A name such as `..` or `a/b` would lead elsewhere.
+        // A name such as `..` or `a/b` would lead to another directory.
         let same =
             own.components().count() + trusted.components().count() == Path::new(&self.path).components().count();
         (same && is_plain(&trusted.join(&own))).then_some((trusted, own))

@@ -74,7 +74,8 @@ impl Sandboxes {
     }
 
     /// Mounts beyond the policy for workers with this interpreter and import path, and the folders of both that are not
-    /// shown. Fails if the interpreter of another tenant is not shown. Reads folders of the host.
+    /// shown. For tenants other than the agent's own user, fails if the interpreter is not shown. Reads folders of the
+    /// host.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,

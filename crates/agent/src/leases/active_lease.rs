@@ -75,7 +75,7 @@ impl ActiveLease {
         !self.ending.swap(true, Ordering::Relaxed)
     }
 
-    /// Marks a lease that the manager has not handed out: no tenant pays for it.
+    /// Marks a lease that the manager has given to no client: no tenant pays for it.
     pub fn mark_unused(&self) {
         // Relaxed, here and below: the caller holds the node's lock.
         self.unused.store(true, Ordering::Relaxed);

@@ -65,8 +65,8 @@ impl CoreMarks {
         (marks, of_others)
     }
 
-    /// Keeps the marks on these cores and removes all others. Cores without a mark get one, unless another platform has
-    /// marked them.
+    /// Keeps the marks on these cores and removes all others. Cores without a mark get a mark, unless another platform
+    /// has marked them.
     pub fn keep(&mut self, held: &BTreeSet<u32>) {
         self.marks.retain(|core, _| held.contains(core));
         for core in held {

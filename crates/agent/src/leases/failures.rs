@@ -21,7 +21,7 @@ pub(crate) struct FailureLog {
     seen: Vec<u64>,
     since: Instant,
     told: u32,
-    /// Failures since the last one that was logged.
+    /// Number of failures since the last logged failure.
     untold: u64,
 }
 
@@ -36,7 +36,7 @@ impl FailureLog {
         }
     }
 
-    /// Failures of this slot to log now, each with the number of unlogged failures since the last logged one.
+    /// Failures of this slot to log now, each with the number of unlogged failures since the last logged failure.
     /// `failed_since` gets the number of failures that were looked at before; it returns the present number, and the
     /// new failures.
     fn next(

@@ -65,7 +65,7 @@ pub(crate) struct Incarnation {
     state: watch::Sender<IncarnationState>,
     /// Whether the book has recorded its end, and so can start another incarnation.
     is_booked_out: watch::Sender<bool>,
-    /// Reason why the agent kills it, once there is one.
+    /// Reason why the agent kills it, if the agent does.
     killed: watch::Sender<Option<KillReason>>,
     /// Way in which it was started, and the durations.
     pub start: IncarnationStart,
@@ -126,7 +126,7 @@ impl Incarnation {
         self.state()
     }
 
-    /// Kills it, after its state is saved if its lease has one and has ended. The first reason counts.
+    /// Kills it. If its lease has ended and has a state, the state is saved first. The first reason counts.
     pub fn kill(&self, reason: KillReason) {
         let is_asked_first = self.keeping.is_some() && matches!(reason, KillReason::LeaseEnded(_));
         self.killed.send_if_modified(|killed| {
@@ -237,7 +237,7 @@ impl Incarnation {
         (0..slots).filter_map(move |slot| Some((slot, block?.read(slot).running?)))
     }
 
-    /// The last invocation of each slot that has begun any.
+    /// The last invocation of each slot that has begun an invocation.
     pub fn last_invocations(&self) -> Vec<LastInvocation> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);

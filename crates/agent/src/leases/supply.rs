@@ -87,7 +87,7 @@ impl WorkerSupply {
         });
     }
 
-    /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.
+    /// Takes a worker that waits for a lease with these terms, if there is one; also returns the worker's origin.
     pub fn waiting_worker(&self, terms: &Terms) -> (Option<StartedWorker>, WorkerOrigin) {
         let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let (taken, why) = match &terms.program {

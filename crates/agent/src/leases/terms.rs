@@ -19,13 +19,13 @@ pub(crate) struct Terms {
     pub asked: Instant,
     /// Part of the granting that was spent waiting for its environment, if it names one.
     pub image: Option<Duration>,
-    /// Whether its client asked the agent itself for it, without the manager.
+    /// Whether its client asked the agent itself for the lease, without the manager.
     pub direct: bool,
     /// Limit on the memory of each worker, bytes: what was asked for, or the node's share; 0 if there is no limit.
     pub memory_bytes: u64,
     /// Kind of sandbox that isolates its workers.
     pub sandbox: Kind,
-    /// Access of its workers beyond their sandboxes, and the variables of native ones.
+    /// Access of its workers beyond their sandboxes, and the variables of native workers.
     pub reach: Arc<WorkerReach>,
     /// The access, in the form that its client receives.
     pub reach_told: grpc::Reach,
@@ -33,7 +33,7 @@ pub(crate) struct Terms {
     pub storage: Option<Arc<LeaseStorage>>,
     /// State that its single worker saves for the next lease.
     pub state: Option<StateRequest>,
-    /// Program of its workers, in place of the native one.
+    /// Program of its workers; `None` for native workers.
     pub program: Option<Arc<Program>>,
 }
 
@@ -51,8 +51,8 @@ impl Terms {
             .max(self.memory_bytes.saturating_mul(self.request.spec.workers.into()))
     }
 
-    /// Whether workers may wait for a lease with these terms, and for the next one: a worker without a lease must not
-    /// have access to a tenant's directories, the network or storage, nor variables of a lease.
+    /// Whether workers may wait for a lease with these terms, and for the next such lease: a worker without a lease
+    /// must not have access to a tenant's directories, the network or storage, nor variables of a lease.
     pub fn can_wait(&self) -> bool {
         let is_plain = self.storage.is_none() && self.reach.variables.is_empty();
         is_plain && (self.sandbox == Kind::Process || self.reach.is_nothing())

@@ -92,7 +92,7 @@ impl Node {
         self.leave_by(self.now() + within.min(WITHIN_MAX)).await;
     }
 
-    /// Drains the node for good, and ends the leases that are left at `until`; returns when no lease holds any resource of it.
+    /// Drains the node for good, and ends the remaining leases at `until`; returns when no lease holds any resource.
     pub(crate) async fn leave_by(self: &Arc<Self>, until: Duration) {
         {
             let mut tables = self.tables();

@@ -23,7 +23,7 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
 /// Time for which a request waits for memory that is being freed: less than managers wait for an agent.
 const ROOM_LIMIT: Duration = Duration::from_secs(2);
 
-/// The worker of a lease with a state that may be swapped out, and for how long it has been idle.
+/// The worker of a lease, if it has a state and may be swapped out; also the time for which it has been idle.
 fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
     let worker = lease.incarnation(WorkerIndex(0)).ok()?;
     let keeping = worker.keeping.as_ref().filter(|keeping| keeping.may_save())?;
@@ -31,7 +31,7 @@ fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
     matches!(worker.state(), IncarnationState::Up(_)).then_some((worker, idle))
 }
 
-/// Swaps out workers that are idle long enough, for as long as the agent runs, and removes states that are too old.
+/// While the agent runs, swaps out workers that are idle long enough, and removes states that are too old.
 pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
     let Some(options) = node.identity.swap.clone() else {
         return;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 /// Longest time between two looks at the leases.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Ends leases that are idle for longer than the operator allows, for as long as the agent runs.
+/// While the agent runs, ends leases that are idle for longer than the operator allows.
 pub(crate) async fn end_idle_leases(node: Arc<Node>) {
     let Some(longest) = node.identity.bounds.idle else {
         return;

@@ -1,8 +1,8 @@
 //! Journalling of usage: leases are noted in the journal at their end, and at intervals while they run.
 //!
-//! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most [`NOTE_INTERVAL`]
-//! of its usage. The share of each function is noted less often while leases run, so up to two seconds of computing may
-//! be billed to a lease and to none of its functions. Journalling needs no manager.
+//! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most
+//! [`NOTE_INTERVAL`] of its usage. The share of each function is noted less often while leases run, so up to two
+//! seconds of computing may be billed to a lease and to none of its functions. Journalling needs no manager.
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
@@ -94,8 +94,8 @@ impl Node {
         });
     }
 
-    /// Tells sessions once why their lease is being ended, before its first worker is killed. So a client that sees a
-    /// connection close has received the reason, even if the disk delays the total.
+    /// Tells sessions why their lease is being ended, only once, before its first worker is killed. So a client that
+    /// sees a connection close has received the reason, even if the disk delays the total.
     pub(crate) fn tell_ending(&self, tables: &NodeState, lease: LeaseId, reason: EndReason) {
         let (Some(active), Some(booked)) = (tables.leases.get(&lease), tables.book.lease(lease)) else {
             return;
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Returns once sessions were told every end that has occurred.
+    /// Returns once sessions were told of every end that has occurred.
     pub(crate) async fn all_told(&self) {
         let mut untold = self.untold.subscribe();
         // Cannot fail: the node owns the sender.

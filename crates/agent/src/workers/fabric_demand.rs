@@ -7,7 +7,7 @@ use hotlease_wire::control::WorkerOrder;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time for which another client over a fabric is expected after the last one.
+/// Time for which another client over a fabric is expected after the last such client.
 const EXPECTED_FOR: Duration = Duration::from_secs(600);
 
 /// Delay between the start of a worker and its loading of the library: a worker is started when a lease has taken
@@ -24,7 +24,7 @@ pub(crate) const PREPARE_EACH: Duration = Duration::from_millis(300);
 pub(crate) struct FabricLoading(OnceLock<Instant>);
 
 impl FabricLoading {
-    /// Whether the worker may still be loading it, and can load nothing else meanwhile.
+    /// Whether the worker may still be loading the library. Meanwhile it can load nothing else.
     pub fn is_under_way(&self) -> bool {
         self.0.get().is_some_and(|since| since.elapsed() < LOADED_WITHIN)
     }

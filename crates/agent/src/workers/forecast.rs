@@ -6,7 +6,7 @@
 //! the time of use plus the time of making. These three are not estimated separately. Instead, each arrival counts the
 //! workers that are away at that time, its own included. The forecast is the 95th percentile of the last counts. So its
 //! margin follows the arrivals: no margin if leases come one after the other, a whole burst if they come in bursts. The
-//! forecast includes the workers in use; the rest of them wait. An arrival turns waiting workers into workers in use,
+//! forecast includes the workers in use; the other workers wait. An arrival turns waiting workers into workers in use,
 //! so workers are made when a lease ends, and not while a lease begins.
 //!
 //! **When.** This follows from the quiet time before each arrival, as in Shahrad et al. for functions (*Serverless in
@@ -42,7 +42,7 @@ pub(crate) struct Forecast {
     quiet: VecDeque<Duration>,
     /// Time of the last event.
     last: Option<Duration>,
-    /// Time that making one worker takes, averaged over the last ones.
+    /// Time that making one worker takes, averaged over the last workers.
     making: Option<Duration>,
 }
 
@@ -93,7 +93,7 @@ impl Forecast {
     pub fn record_end(&mut self, now: Duration, workers: usize) {
         self.last = Some(now);
         self.in_use = self.in_use.saturating_sub(workers);
-        // Workers are made one after the other, after those that are already due.
+        // Workers are made one after the other, after the workers that are already due.
         let busy_until = self.in_making.back().map_or(now, |(made, _)| now.max(*made));
         let making = self.making.unwrap_or_default();
         let made = busy_until + making.saturating_mul(u32::try_from(workers).unwrap_or(u32::MAX));

@@ -20,7 +20,7 @@ const AMPLE_PART: u64 = 2;
 const PRESSURE_PERCENT: f64 = 10.0;
 /// Triggers for an alarm: the microseconds for which a process has waited, and the microseconds of the window in which
 /// this is counted. The kernel checks ten times in each window. The shorter window needs CAP_SYS_RESOURCE. The kernel
-/// takes the last byte for the end of the text.
+/// treats the last byte as the end of the text.
 const TRIGGERS: [&str; 2] = ["some 50000 500000\0", "some 50000 2000000\0"];
 /// Interval of the checks without an alarm.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ impl IdleMemory {
         !self.has_room(0) || is_waited_for(&pressure) && !self.is_ample()
     }
 
-    /// Whether the host has ample memory: waits of its processes for memory then do not count.
+    /// Whether the host has ample memory: then waits of its processes for memory do not count.
     pub fn is_ample(&self) -> bool {
         available_part(&self.meminfo()).is_none_or(|(total, available)| available >= total / AMPLE_PART)
     }

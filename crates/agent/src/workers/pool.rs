@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Largest number of workers in the warm pool.
 pub(crate) const POOL_MAX: usize = 1024;
-/// Delay between taking a worker and starting the next one: starting at once would use the processor that the lease
+/// Delay between taking a worker and starting the next worker: starting at once would use the processor that the lease
 /// needs. Also half of the pause after a failed start; each further failure doubles that pause.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
 /// Number of failed starts that the death of an unused pooled worker counts as: a pause of 80 ms.

@@ -101,7 +101,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
         .into_iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    // The message's map has a random order; unsorted, equal programs would differ, and few spares could be used.
+    // The message's map has a random order. Without sorting, equal programs would differ, and few spares could be used.
     environment.sort();
     let expected = format!("python={python} hotlease={hotlease} cloudpickle={cloudpickle}");
     environment.push((EXPECTED.into(), expected.into()));

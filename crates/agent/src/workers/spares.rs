@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Least time for which spares wait: enough for a user who changes a program and runs it again.
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
-/// Time for which the keeper waits until a spare is ready before it starts the next one beside it: imports may hang.
+/// Time for which the keeper waits until a spare is ready before it starts another spare beside it: imports may hang.
 const READY_LIMIT: Duration = Duration::from_secs(9);
 /// Largest number of starts that the keeper no longer waits for. While there are so many, it starts no further spare.
 const BESIDE_MAX: usize = 4;
@@ -118,7 +118,7 @@ struct KeeperActions {
 }
 
 impl Spares {
-    /// Makes an empty set, which never has more than `most`.
+    /// Makes an empty set, which never has more than `most` spares.
     pub fn new(launcher: Launcher, fabric: Arc<FabricDemand>, memory: Arc<IdleMemory>, most: usize) -> Self {
         let zygotes = Zygotes::new(launcher.clone());
         Self {

@@ -192,7 +192,7 @@ impl StartedWorker {
         Ok(worker)
     }
 
-    /// Returns, once, the listener of its sandbox's access to object storage.
+    /// Returns the listener of its sandbox's access to object storage, at the first call only.
     pub fn take_listener(&mut self) -> Option<OwnedFd> {
         self.listener.take()
     }

@@ -228,7 +228,7 @@ impl Zygotes {
         let ready = match started {
             Ok(zygote) => tokio::select! {
                 ready = zygote.wait_until_ready(limit) => ready.map(|()| zygote),
-                // Imports may take long, and other processes want its core or its memory now. Dropping it kills it.
+                // Imports may take long, and other processes want the core or memory now. Dropping the zygote kills it.
                 () = self.until_forbidden() => return,
             },
             Err(why) => Err(why),
@@ -252,7 +252,7 @@ impl Zygote {
     }
 }
 
-/// Whether workers of such a program may be forked from a zygote.
+/// Whether workers of this program may be forked from a zygote.
 fn may_have(sandbox: Kind, program: &Program) -> bool {
     matches!(sandbox, Kind::Namespace | Kind::MicroVm) && python::imports(program).is_some()
 }

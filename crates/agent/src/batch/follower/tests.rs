@@ -30,7 +30,7 @@ fn part(cores: impl IntoIterator<Item = u32>, memory_bytes: u64) -> JobShare {
     }
 }
 
-/// A node of eight cores, two GPUs and 100 bytes, whose policy gives each job of a partition company.
+/// A node of eight cores, two GPUs and 100 bytes of memory, whose policy gives each job of a partition company.
 struct World {
     follower: JobFollower,
     policy: SitePolicy,

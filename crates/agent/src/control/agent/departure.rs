@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 impl Agent {
-    /// Gives the node back: grants no more leases, and ends the remaining ones after `within` (zero: at once). Returns
-    /// when no lease holds any resource of the node; call [`Agent::shutdown`] then. If this function is called again,
-    /// the shorter time applies.
+    /// Gives the node back: grants no more leases, and ends the remaining leases after `within` (zero: at once).
+    /// Returns when no lease holds any resource of the node; call [`Agent::shutdown`] then. If this function is called
+    /// again, the shorter time applies.
     pub async fn give_back(&self, within: Duration) {
         self.node.leave(within).await;
     }

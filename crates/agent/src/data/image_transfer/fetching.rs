@@ -57,7 +57,7 @@ enum TransferMessage {
 }
 
 impl OtherAgents {
-    /// Access of this agent to the others. Must be called on the runtime.
+    /// Access of this agent to the other agents. Must be called on the runtime.
     pub fn new(agent: AgentId, identity: Arc<Identity>) -> Self {
         Self {
             agent,

@@ -103,7 +103,7 @@ impl<S: UnknownSocket> HostTable<S> {
         self.unknown.remove(&number).map(|(_, socket)| socket)
     }
 
-    /// Counts an unknown connection as a known one of its tenant from now on. Fails if the tenant has its share
+    /// Counts an unknown connection as a known connection of its tenant from now on. Fails if the tenant has its share
     /// already, or if the connection was closed for another.
     fn assign(&mut self, number: u64, tenant: &str) -> Result<(), NoShare> {
         let own = self.of_tenants.get(tenant).copied().unwrap_or_default();
@@ -131,7 +131,7 @@ impl<S: UnknownSocket> HostTable<S> {
     }
 }
 
-/// Refusal of a further known connection: its tenant has as many as it may have.
+/// Refusal of a further known connection: its tenant has its full share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NoShare;
 

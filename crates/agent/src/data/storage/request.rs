@@ -186,7 +186,7 @@ async fn pass_answer(answer: Response<reqwest::Body>, method: &Method) -> Result
             if said.is_empty() { "" } else { ", " }
         )));
     }
-    // Headers of the connection between store and agent, and headers that functions must not see.
+    // Removes headers of the connection between store and agent, and headers that functions must not see.
     for name in [CONNECTION, TRANSFER_ENCODING, TRAILER, UPGRADE, LOCATION, SET_COOKIE] {
         head.headers.remove(name);
     }

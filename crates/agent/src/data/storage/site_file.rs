@@ -37,7 +37,7 @@ struct StoreEntry {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GrantEntry {
-    /// Tenants; `None`: all tenants that the agent serves.
+    /// Tenants; `None` for all tenants that the agent serves.
     to: Option<Vec<String>>,
     reach: String,
 }
@@ -272,7 +272,7 @@ mod tests {
             ("bob", "s3://bob-data:rw", Some(1)),
             ("bob", "s3://ann-data", None),
             ("uid:7", "s3://people/uid:7:rw", Some(0)),
-            // Names that would lead elsewhere.
+            // Names that would lead to another place.
             ("..", "s3://people", None),
             ("", "s3://people", None),
             ("ann/run", "s3://people/ann/run", None),

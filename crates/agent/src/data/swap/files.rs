@@ -5,7 +5,7 @@
 //! NAME.part          being written by the holder of the lock; renamed when it is complete and synced
 //! NAME.state         complete
 //! NAME.taken-LEASE   being restored by this lease; removed when that is done, or renamed back
-//! .quota             held (flock) while an agent counts the tenant's bytes, and reserves some of what is left
+//! .quota             held (flock) while an agent counts the tenant's bytes, and reserves some of the rest
 //! ```
 //!
 //! A part is as long as its reservation, so that states which are saved at the same time count in full.
@@ -245,7 +245,7 @@ impl TakenState {
         Ok(file)
     }
 
-    /// Removes the file, because the state was restored: it is in the worker now, and nowhere else. Blocks.
+    /// Removes the file, because the state was restored: from now on the state exists only in the worker. Blocks.
     pub fn mark_restored(mut self) {
         // Counts as restored even if the file cannot be removed.
         self.place.is_restored = true;
@@ -412,7 +412,7 @@ fn try_lock(path: &Path) -> Result<Option<Flock<File>>, String> {
     loop {
         let file = private().open(path).map_err(failed("open", path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            // This process may have locked a file that was removed after it had opened the file.
+            // Tries again if the file was removed between opening and locking it.
             Ok(lock) if is_same_file(&lock, path) => return Ok(Some(lock)),
             Ok(_) => continue,
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),

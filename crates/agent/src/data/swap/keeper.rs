@@ -43,7 +43,7 @@ struct StateHistory {
     /// Messages for people.
     messages: Vec<String>,
     restoring: Option<Duration>,
-    /// Whether saving has failed while the lease went on.
+    /// Whether saving has failed while the lease continued.
     is_refused: bool,
     /// Number of calls that had ended at the last look, and the time since which it has not changed.
     idle: Option<(u64, Instant)>,
@@ -221,8 +221,8 @@ impl WorkerStateKeeper {
         let _ = self.in_time(FILES_LIMIT, released).await;
     }
 
-    /// Whether the worker can be asked to save its state while its lease goes on: not after a failed save, nor during
-    /// one.
+    /// Whether the worker can be asked to save its state while its lease goes on: not during a save, and not after a
+    /// failed save.
     pub fn may_save(&self) -> bool {
         let stage = self.stage.try_lock();
         stage.is_ok_and(|stage| matches!(*stage, StateStage::Living(_))) && !self.history().is_refused

@@ -1,5 +1,5 @@
 //! Transfer of a state to and from a worker: through a pipe, so that a worker cannot access the file, and neither side
-//! holds the state in memory twice. Each side waits for the other no longer than agreed.
+//! holds the state in memory twice. Each side waits for the other for at most the agreed time.
 
 use super::files::StateWriter;
 use crate::workers::worker::{OrderError, StartError, StartedWorker};

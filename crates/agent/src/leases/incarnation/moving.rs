@@ -15,7 +15,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Cores of a worker.
 pub(super) struct WorkerPlace {
-    /// Core of each slot; all the same core if it is shared.
+    /// Core of each slot; on a shared core, the same core for all slots.
     cores: Vec<u32>,
     /// Shared core to which it is being moved.
     moving_to: Option<u32>,
@@ -32,7 +32,7 @@ impl Incarnation {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cores, one for each slot; all the same core if it is shared.
+    /// Cores, one for each slot; on a shared core, the same core for all slots.
     pub fn cores(&self) -> Vec<u32> {
         self.place().cores.clone()
     }

@@ -21,8 +21,7 @@ impl Incarnation {
         }
     }
 
-    /// Restores the state before the worker serves any client. Does nothing if no code that understands it is loaded
-    /// yet.
+    /// Restores the state before the worker serves any client, if code that understands the state is loaded already.
     pub(super) async fn restore_state(&self, worker: &StartedWorker, codes: &[LoadedCode]) -> Result<(), StartError> {
         match &self.keeping {
             Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
