@@ -65,7 +65,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
-            // Goes from the last connection to the first, so that a removal moves none that is still to be served.
+            // Goes from last to first, so that a removal moves no connection that is still to be served.
             for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
                 if !connections[at].serve(lease) {
                     connections.swap_remove(at).close(lease);
@@ -85,7 +85,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
     }
 }
 
-/// Sleeps until a descriptor is readable; returns which ones are, the control socket first.
+/// Sleeps until a descriptor is readable. Returns which descriptors are readable, the control socket first.
 fn wait(socket: &Socket, connections: &[ClientConnection]) -> std::io::Result<Vec<bool>> {
     let fds = std::iter::once(socket.as_fd()).chain(connections.iter().map(ClientConnection::fd));
     let mut polled: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -170,7 +170,7 @@ fn execute(
             place.move_to(core, fd?)?;
         }
         (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
-            // Goes from the last connection to the first, so that a removal moves none that is still to be checked.
+            // Goes from last to first, so that a removal moves no connection that is still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].uses_delegation(delegation) {
                     connections.swap_remove(at).close(lease);
@@ -264,7 +264,7 @@ fn configure(
         let idle = IdlePolicy::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);
         let pinning = only(core)?;
-        // A thread inherits its maker's affinity, so that a slot never runs on any other core.
+        // A thread inherits the affinity of the thread that starts it, so that a slot never runs on any other core.
         let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string())?;
         sched_setaffinity(Pid::from_raw(0), &pinning)
             .map_err(|error| format!("cannot pin slot {index} to core {core}: {error}"))?;
@@ -302,9 +302,9 @@ fn configure(
     })
 }
 
-/// Gives the calling thread its affinity from before a slot was pinned. The agent limits the worker's control group to the
-/// lease's cores at the same time, so the earlier cores may not be allowed any more (EINVAL): then the thread gets all
-/// cores that are allowed.
+/// Gives the calling thread its affinity from before a slot was pinned. The agent limits the worker's control group to
+/// the lease's cores at the same time, so the earlier cores may not be allowed any more (EINVAL): then the thread gets
+/// all cores that are allowed.
 fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), before).or_else(|_| {
         let mut every = CpuSet::new();
@@ -316,8 +316,9 @@ fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
 /// Sets the environment variable from which the worker's functions read the numbers of their GPUs.
 fn tell_gpus(gpus: &[u32]) {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    // SAFETY: `configure` has started no thread yet, and one that was loading libfabric has ended (`execute`). The only
-    // other thread watches the control socket and never looks at the environment, and no code of a tenant is loaded yet.
+    // SAFETY: `configure` has started no thread yet, and a thread that was loading libfabric has ended (`execute`). The
+    // only other thread watches the control socket and never reads the environment, and no code of a tenant is loaded
+    // yet.
     unsafe { std::env::set_var(GPUS, numbers.join(",")) };
 }
 

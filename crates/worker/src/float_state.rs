@@ -16,7 +16,7 @@ impl FloatState {
         Self(registers::read())
     }
 
-    /// Gives the calling thread this state, if it has another one. Exceptions that were noted stay noted.
+    /// Gives the calling thread this state, if it has another state. Exceptions that were noted stay noted.
     #[inline]
     pub fn restore(self) {
         if registers::read() != self.0 {
@@ -29,7 +29,7 @@ impl FloatState {
 mod registers {
     use std::arch::asm;
 
-    /// Bits of MXCSR that control; the others note exceptions.
+    /// Bits of MXCSR that control; the other bits note exceptions.
     const CONTROL: u32 = 0xffc0;
 
     /// Control bits of MXCSR, and the control word of the x87 unit.
@@ -87,7 +87,7 @@ mod registers {
     }
 }
 
-/// Other processors: their state stays as functions leave it.
+/// On other processors the state stays as functions leave it.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod registers {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +126,7 @@ mod tests {
         before.restore();
         assert_ne!(before, changed);
         assert_eq!(FloatState::current(), before);
-        // SAFETY: asks only.
+        // SAFETY: only reads the mode.
         assert_eq!(unsafe { fegetround() }, mode);
     }
 }

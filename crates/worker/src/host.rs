@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Mailbox of the one slot; a process has one worker.
 static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();
-/// Address that a client has reported last.
+/// Last address that a client has reported.
 static REACHED_AT: Mutex<Option<IpAddr>> = Mutex::new(None);
 
 /// The slot of a worker that is assigned to a lease.

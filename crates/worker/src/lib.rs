@@ -91,8 +91,8 @@ pub struct Worker {
 
 impl Worker {
     /// Makes this process a worker: moves the control socket away from standard input, where functions would find it.
-    /// Notes the floating-point state, and restores it before the worker serves: so the program's own code and imports
-    /// may change it until then.
+    /// Notes the floating-point state, and restores it before the worker serves. So the program's own code and imports
+    /// may change the state until then.
     ///
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.

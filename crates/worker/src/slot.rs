@@ -67,7 +67,7 @@ pub struct Slot<C> {
     shared: Arc<WorkerShared>,
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
-    /// Row of the usage block that counts each function's runs, by function index; none before the first run.
+    /// Row of the usage block that counts each function's runs, by function index; `None` before the first run.
     rows: Vec<Option<FunctionCounter>>,
     clients: Vec<SlotClient>,
     /// Ports of fabrics; only this slot drives them.
@@ -330,7 +330,7 @@ impl<C: Core> Slot<C> {
                 }
                 SlotMessage::Seat(seat) => self.context.set_seat(&seat),
                 SlotMessage::Port(port) => {
-                    // The new port replaces a failed one.
+                    // The new port replaces a failed port.
                     self.ports.retain(|old| old.provider() != port.provider());
                     self.ports.push(port);
                 }
@@ -355,10 +355,10 @@ impl<C: Core> Slot<C> {
     }
 
     /// Rejects the requests that wait, before the process ends. Later requests get no reply: the agent reports the last
-    /// invocation that began, so their clients know that they did not run.
+    /// invocation that began, which shows their clients that they did not run.
     fn reject_waiting(&mut self) {
         for client in &mut self.clients {
-            // Bounded, because a client that has not learned of the end yet may send a rejected request again at once.
+            // Bounded, because a client that does not have the report of the end yet may repeat rejected requests.
             for _ in 0..RING_DEPTH_MAX {
                 let Some(request) = client.channel.take() else {
                     break;

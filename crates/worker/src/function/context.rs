@@ -38,7 +38,7 @@ impl FunctionContext {
         self.slot as u16
     }
 
-    /// Time left until the deadline, microseconds, at least one; 0: unlimited.
+    /// Time left until the deadline, microseconds, at least 1; 0 if it is unlimited.
     pub(crate) fn timeout_us(&self) -> u32 {
         match self.deadline_ns {
             0 => 0,
@@ -117,8 +117,8 @@ impl Context {
         }
     }
 
-    /// Pointer to the context for one call with this deadline (CLOCK_MONOTONIC, 0: none). Valid until self is moved or
-    /// dropped.
+    /// Pointer to the context for one call with this deadline (CLOCK_MONOTONIC; 0 for none). The pointer is valid until
+    /// self is moved or dropped.
     pub fn prepare_call(&mut self, deadline_ns: u64) -> *mut c_void {
         self.layout.deadline_ns = deadline_ns;
         (&raw mut *self.layout).cast()

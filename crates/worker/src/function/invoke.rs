@@ -27,8 +27,8 @@ pub fn call(
 }
 
 impl LoadedFunction {
-    /// Calls the function. If the result is larger than `output`, the status is [`InvocationStatus::OutputTooLarge`], and none of
-    /// the output is valid.
+    /// Calls the function. If the result is larger than `output`, the status is [`InvocationStatus::OutputTooLarge`],
+    /// and none of the output is valid.
     ///
     /// # Errors
     /// [`InvocationStatus::BadSpan`] if the interface cannot take an input of this size; the function was not called.

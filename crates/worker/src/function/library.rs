@@ -41,7 +41,7 @@ unsafe impl Send for LoadedFunction {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedFunction {}
 
-/// All functions of the worker, by the index that frames have.
+/// All functions of the worker, by the index that frames use.
 #[derive(Default, Clone)]
 pub struct FunctionTable(Vec<LoadedFunction>);
 
@@ -168,7 +168,7 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
         .map(|format| StateHooks::find(format, address_of))
         .transpose()?;
     // Never unloaded: slots keep its addresses, and destructors of a tenant's code need not run. The descriptor is
-    // never closed either, because the loader identifies libraries by their path, which has the descriptor's number. If
+    // never closed either. The loader identifies libraries by their path, which contains the descriptor's number. If
     // the number was used again, the loader would return the old library for the new one.
     std::mem::forget(library);
     std::mem::forget(code);
@@ -186,7 +186,7 @@ fn is_in(path: &str, address: *mut c_void) -> bool {
     !is_known || unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes() == path.as_bytes()
 }
 
-/// Has the remote worker load a library from a sealed memfd; returns its functions.
+/// Makes the remote worker load a library from a sealed memfd; returns its functions.
 fn open_remotely(
     there: &'static dyn RemoteWorker,
     code: OwnedFd,

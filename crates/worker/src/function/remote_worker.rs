@@ -9,7 +9,7 @@ use crate::function::outcome::CallOutcome;
 use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::machine::{Assignment, GuestCrash};
 
-/// The remote worker that runs functions. Used by several threads at once; each waits for its own answer.
+/// The remote worker that runs functions. Used by several threads at once; each thread waits for its own answer.
 pub trait RemoteWorker: Send + Sync {
     /// Sends the lease to that worker. Called once, before the other methods.
     ///
@@ -17,7 +17,7 @@ pub trait RemoteWorker: Send + Sync {
     /// Error text of that worker.
     fn assign(&self, assignment: Assignment) -> Result<(), String>;
 
-    /// Has that worker load a library whose first function gets the index `base`.
+    /// Makes that worker load a library whose first function gets the index `base`.
     ///
     /// # Errors
     /// Error text of that worker.
@@ -37,7 +37,7 @@ pub struct RemoteCall<'a> {
     pub slot: u16,
     /// Index of the function.
     pub function: u16,
-    /// Time limit, microseconds; 0: unlimited.
+    /// Time limit, microseconds; 0 for unlimited.
     pub timeout_us: u32,
     /// Input, which stays unchanged during the call.
     pub input: &'a [u8],
@@ -70,7 +70,7 @@ pub struct WorkerEnd {
 /// Calls a function in the remote worker with a private copy of its input.
 ///
 /// # Safety
-/// Both places are valid during the call, the output's for writing.
+/// Both places are valid during the call, the place of the output also for writing.
 pub unsafe fn call(
     there: &dyn RemoteWorker,
     function: u16,

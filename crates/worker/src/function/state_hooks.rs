@@ -102,7 +102,7 @@ impl StateHooks {
     }
 }
 
-/// Calls one of the functions; returns the reader or writer, or the reason of the failure.
+/// Calls a save or restore function; returns the reader or writer, or the reason of the failure.
 fn run<'a>(
     hook: StateHook,
     context: &mut Context,

@@ -15,7 +15,7 @@ pub trait Core: Send + 'static {
     fn claim(&self) -> bool;
     /// Gives up the claim.
     fn give_up(&self);
-    /// Time limit of an invocation that asks for `timeout_us` (0: unlimited), microseconds.
+    /// Time limit of an invocation that asks for `timeout_us` (0 for unlimited), microseconds.
     fn limit_us(&self, timeout_us: u32) -> u32;
 }
 
@@ -39,7 +39,7 @@ impl Core for OwnCore {
     }
 }
 
-/// A core that is shared with other slots, of this worker and of others.
+/// A core that is shared with other slots, of this worker and of other workers.
 pub struct SharedCore {
     /// The claim that all slots of this worker use.
     pub claim: Arc<CoreClaim>,

@@ -91,8 +91,8 @@ impl IdlePolicy {
         }
     }
 
-    /// A slot that has polled for `polled` ticks may sleep only because other threads want its core. Returns the time
-    /// after which it polls again; `None` if it sleeps until there is a request.
+    /// Returns the time after which a slot polls again if it sleeps only because other threads want its core; `None` if
+    /// it sleeps until there is a request. `polled`: ticks for which it has polled.
     pub fn sleep_limit(&self, polled: u64, now: u64) -> Option<u64> {
         let left = self.core.pause_left(now);
         let is_within = polled.saturating_add(left) < self.budget_now();

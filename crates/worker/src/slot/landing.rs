@@ -40,7 +40,8 @@ struct LandingBuffer {
 }
 
 impl LandingBuffers {
-    /// Makes landing buffers for the arguments, and fetches the input. `now`: ticks. On `Err` no function must run.
+    /// Makes landing buffers for the arguments, and fetches the input. `now`: ticks. On failure the function must not
+    /// run.
     #[cold]
     #[inline(never)]
     pub fn fetch(

@@ -107,7 +107,7 @@ impl Mailbox {
     /// Slot: takes all messages.
     pub fn take(&self) -> Vec<SlotMessage> {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that a message put after this sets the flag again.
+        // Cleared under the lock, so that a message put after this sets the flag again.
         self.has_mail.store(false, Ordering::Relaxed);
         std::mem::take(&mut messages)
     }
