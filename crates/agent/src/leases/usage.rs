@@ -1,7 +1,7 @@
 //! Usage of slots: read from the usage blocks, and made plausible.
 //!
-//! A worker writes its block itself and can write wrong figures. So the agent measures the allocated time itself, counts
-//! at most that time as polling or computing, and never lowers billed totals.
+//! A worker writes its block itself and can write wrong figures. So the agent measures the allocated time itself,
+//! counts at most that time as polling or computing, and never lowers billed totals.
 
 use hotlease_fabric::clock::monotonic_ns;
 use hotlease_fabric::usage::{FunctionUsage, UsageBlock};

@@ -25,8 +25,8 @@ impl Agent {
         }
     }
 
-    /// Waits until no lease has held any resource of the node for `limit`, and gives the node back at once: a lease that is
-    /// requested meanwhile is refused.
+    /// Waits until no lease has held any resource of the node for `limit`. Then gives the node back at once, and
+    /// refuses leases that are requested meanwhile.
     pub async fn unused(&self, limit: Duration) {
         loop {
             self.idle(limit).await;

@@ -187,8 +187,8 @@ impl WorkerStateKeeper {
         Ok(())
     }
 
-    /// Gives the state up after the worker is gone: makes a written state durable, and lets other leases lock it. `why`:
-    /// reason of the worker's end, reported if no state was written.
+    /// Gives the state up after the worker is gone: makes a written state durable, and lets other leases lock it.
+    /// `why`: reason of the worker's end, reported if no state was written.
     pub async fn end(&self, why: String) {
         let stage = std::mem::replace(&mut *self.stage.lock().await, StateStage::Ended);
         let name = &self.request.name;
