@@ -1,11 +1,11 @@
-//! Control groups of workers (version 1 or 2): limits on memory, processes and cores, where the agent may set them.
+//! Control groups of workers (version 1 or 2): limits on memory, processes and cores, if the agent may set them.
 //!
 //! ```text
 //! <the agent's own group>/hotlease-<pid>-<start>/<worker>      one for each controller in version 1
 //! ```
 //!
-//! Nurseries make such groups for sandboxes, and the agent itself for workers without a sandbox. A maker that was
-//! killed leaves its folders behind; the next maker removes them.
+//! Nurseries make such groups for sandboxes, and the agent itself for workers without a sandbox. If a maker is killed,
+//! its folders stay; the next maker removes them.
 
 use std::fs;
 use std::io;
@@ -120,15 +120,15 @@ impl Groups {
         Ok(group)
     }
 
-    /// Time of the next look for groups in which the kernel has killed a single process; `None` if no such look is
-    /// needed. Version 1 cannot kill all processes of a group, and the other processes would wait for ever.
+    /// Time of the next look for groups in which the kernel has killed a single process; `None` if no look is needed.
+    /// Version 1 cannot kill all processes of a group, and the other processes would wait for ever.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let kills_one = |hierarchy: &Hierarchy| hierarchy.controllers.contains(&MEMORY) && !hierarchy.unified;
         let looks = self.hierarchies.iter().any(kills_one);
         looks.then(|| self.looked + LOOK_EVERY)
     }
 
-    /// Notes that the groups are looked at now.
+    /// Notes that the groups are looked at now: the next look is due one interval later.
     pub(crate) fn note_look(&mut self) {
         self.looked = Instant::now();
     }
@@ -168,7 +168,7 @@ impl ControlGroup {
             if !controllers.contains(&"memory") {
                 continue;
             }
-            // Kernels before 4.19 have no such file.
+            // Kernels before 4.19 do not have this file.
             let all = folder.join("memory.oom.group");
             if *unified && all.exists() {
                 fs::write(all, "1")?;
@@ -214,7 +214,7 @@ impl ControlGroup {
     }
 
     /// Whether the kernel has killed a process of the group for lack of memory; `None` if the kernel does not report
-    /// such kills for this group.
+    /// kills of this group.
     pub fn read_oom_kill(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
@@ -228,7 +228,7 @@ impl ControlGroup {
         })
     }
 
-    /// Removes the group's folders; returns whether all are gone. A folder stays while a process is in it.
+    /// Removes the group's folders; returns whether all are gone. A folder cannot be removed while a process is in it.
     pub fn remove(&mut self) -> bool {
         self.folders.retain(|(folder, ..)| match fs::remove_dir(folder) {
             Ok(()) => false,
@@ -360,7 +360,7 @@ fn display_path(path: &Path) -> String {
     path.display().to_string().trim_start_matches("/host").to_owned()
 }
 
-/// Hands controllers down two levels in version 2. Fails only if not one of them could be handed down.
+/// Hands controllers down two levels in version 2. Fails only if no controller could be handed down.
 fn enable(above: &Path, folder: &Path, controllers: &mut Vec<&'static str>) -> io::Result<()> {
     let mut last = io::Error::other("it has no controllers");
     controllers.retain(|name| {
@@ -377,8 +377,7 @@ fn enable(above: &Path, folder: &Path, controllers: &mut Vec<&'static str>) -> i
     if controllers.is_empty() { Err(last) } else { Ok(()) }
 }
 
-/// Copies processors and memory nodes from the group above: a new group of version 1 has neither until they are
-/// written.
+/// Copies processors and memory nodes from the group above: in version 1, both lists of a new group are empty.
 fn copy_cpuset(from: &Path, to: &Path) -> io::Result<()> {
     for file in ["cpuset.mems", "cpuset.cpus"] {
         let own = fs::read_to_string(from.join(file))?;
@@ -424,8 +423,8 @@ fn remove_with_processes(folder: &Path) {
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());
         folders.for_each(|entry| remove_with_processes(&entry.path()));
     }
-    // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about to
-    // end; the next sweep finds the folder empty.
+    // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about
+    // to end. The next sweep finds the folder empty.
     let _ = fs::remove_dir(folder);
 }
 

@@ -13,7 +13,7 @@ use seccompiler::BpfProgram;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Upper bound of capability numbers. The kernel refuses numbers that it does not know.
+/// Upper bound of capability numbers. The kernel refuses numbers of capabilities that it does not have.
 const CAPABILITIES: u32 = 64;
 
 /// Ensures that no program run from now on gains a capability, even one that its file has.
@@ -49,8 +49,8 @@ pub fn has_landlock() -> bool {
 /// First version of Landlock that can keep connections to abstract Unix sockets inside.
 const LANDLOCK_WITH_SCOPES: i64 = 6;
 
-/// Part of a sandbox's policy that a kernel with this version of Landlock cannot enforce, if any. A sandbox without the
-/// host's network has abstract sockets of its own in any case.
+/// Part of a sandbox's policy that a kernel with this version of Landlock cannot enforce; `None` if it enforces all. A
+/// sandbox without the host's network has abstract sockets of its own in any case.
 pub fn find_lacking(version: i64) -> Option<&'static str> {
     match version {
         ..1 => Some(

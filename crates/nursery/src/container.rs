@@ -4,7 +4,7 @@
 //! the runtime in place of the program. This has four effects. The kernel ends the container however its runtime, the
 //! nursery or the agent dies. Everything that the runtime writes (bundles, states, locks) is in memory that is freed
 //! with the container. Limits, and the record of how the program ended, are the same as for any sandbox. A runtime that
-//! is fooled has no rights to give away.
+//! is deceived by its container has no rights that the container could gain.
 //!
 //! ```text
 //! agent ──► nursery ──► pid 1 of a sandbox ──► crun, ch-run, ... ──► the worker
@@ -119,7 +119,7 @@ impl Runtime {
         Self::ALL.into_iter().find(|runtime| name == runtime.name())
     }
 
-    /// Whether the runtime can use the host's system folders as an image, and runs without any other file of the host.
+    /// Whether the runtime can use the host's system folders as an image, and runs without other files of the host.
     pub fn is_bare(self) -> bool {
         matches!(self, Self::Crun | Self::ChRun)
     }
@@ -299,8 +299,8 @@ impl Runtime {
 }
 
 impl ContainerSpec<'_> {
-    /// Variables whose names a shell can export, with their numbers. A shell drops all others, even those that it finds
-    /// in its environment.
+    /// Variables whose names a shell can export, with their numbers. A shell drops all other variables of its
+    /// environment.
     fn exportable(&self) -> impl Iterator<Item = (usize, &(OsString, OsString))> {
         let all = self.environment.iter().enumerate();
         all.filter(|(_, (name, _))| is_name(name.as_bytes()))

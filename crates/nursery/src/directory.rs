@@ -35,8 +35,8 @@ pub struct DeclaredDirectory {
     pub target: PathBuf,
     /// Whether the sandbox may write it.
     pub writable: bool,
-    /// Whether sandboxes that have users of their own get the rights of the owner of `own` in the directory, who then owns
-    /// the files that they make. Otherwise they have the rights of other users.
+    /// Whether sandboxes that have users of their own get the rights of the owner of `own` in the directory. The owner
+    /// then owns the files that the sandboxes make. Otherwise they have the rights of other users.
     pub as_owner: bool,
 }
 

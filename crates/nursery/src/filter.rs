@@ -4,8 +4,8 @@
 //! costs time in the kernel: when a filter is installed, the kernel runs the filter once for every existing call to
 //! find the calls that are always allowed (`seccomp_cache_prepare`, Linux 5.11). Measured: 0.56 ms for each program
 //! that is started, 0.18 ms with the method below.
-//! So consecutive numbers with the same decision form a run, and the runs are put into a tree of comparisons. Only
-//! where the decision depends on a call's arguments, the tree ends in a filter that `seccompiler` made for that call:
+//! So consecutive numbers with the same decision form a run, and the runs are put into a tree of comparisons. If the
+//! decision depends on a call's arguments, the tree ends in a filter that `seccompiler` made for that call:
 //!
 //! ```text
 //! number >= 157 ?  no   number >= 155 ?  no   ...

@@ -59,7 +59,7 @@ impl SandboxInit<'_> {
         let status = match close_all_but(socket, "/host/dev/null") {
             Ok(socket) => match self.prepare_and_start(&socket) {
                 Ok(status) => {
-                    // Fails if the nursery is gone, which needs no report.
+                    // Fails if the nursery is gone: then no report is needed.
                     let _ = send(&socket, &Pid1Report::Ended { status }, &[]);
                     0
                 }

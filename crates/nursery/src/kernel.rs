@@ -192,7 +192,7 @@ pub fn find_dead_child() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
-/// Makes the kernel reap all children of this process from now on; reaps those that have ended already.
+/// Makes the kernel reap all children of this process from now on, and reaps the children that have ended already.
 pub fn discard_dead_children() -> io::Result<()> {
     // SAFETY: no code runs on the signal.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } == libc::SIG_ERR {
@@ -239,13 +239,13 @@ pub fn new_session_keyring() -> io::Result<()> {
     // SAFETY: no name, and so no memory of ours.
     let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
     match checked(result) {
-        // A kernel without keyrings has none to inherit.
+        // A kernel without keyrings has no keyring to inherit.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// Closes all descriptors from this one on.
+/// Closes all descriptors from this number on.
 pub fn close_from(first: libc::c_uint) -> io::Result<()> {
     // SAFETY: the caller owns what it closes here, and uses none of it any more.
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).map(drop)
@@ -257,7 +257,7 @@ pub fn put_at(fd: &OwnedFd, number: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Runs `does` with this user's rights in file systems, and without those of root.
+/// Runs `does` with this user's rights in file systems, and without root's rights.
 pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     become_in_file_systems((user, group))?;
@@ -281,8 +281,8 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Makes a user namespace that maps user and group `from` to `to`, and all others to themselves, because the kernel
-/// forbids writing files whose owner or group is not mapped.
+/// Makes a user namespace that maps user and group `from` to `to`, and all other users and groups to themselves: the
+/// kernel forbids writing files whose owner or group is not mapped.
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {

@@ -1,7 +1,7 @@
 //! Level 1 of hotlease: the helper program that makes sandboxes of kind `namespace`.
 //!
-//! An agent is large and has many threads; copying it to make a sandbox would take longer than all the other steps. So
-//! the agent starts this small program once, and sends it orders over a socket:
+//! An agent is large and has many threads; copying it to make a sandbox would take longer than all other steps
+//! together. So the agent starts this small program once, and sends it orders over a socket:
 //!
 //! ```text
 //! agent ──► nursery ──clone3──► pid 1 of a sandbox ──fork──► the worker
@@ -11,17 +11,17 @@
 //!             └ reports the end of each sandbox in a separate pipe
 //! ```
 //!
-//! * [`order`] has the messages between agent and nursery; [`policy`] what a site lets sandboxes see and use;
-//!   [`program`] is the description of a program, and its start; `pid1_message` has the messages of pid 1.
+//! * [`order`] has the messages between agent and nursery. [`policy`] has what a site lets sandboxes see and use.
+//!   [`program`] is the description of a program, and its start. `pid1_message` has the messages of pid 1.
 //! * [`system_calls`] is the table of system calls that code inside may make, each with its reason.
 //! * [`directory`] is a directory of the host that a lease has asked for, and how it is opened.
-//! * [`container`] makes sandboxes with a container runtime, where a site has one.
+//! * [`container`] makes sandboxes with a container runtime, if a site has a runtime.
 //! * [`program::inner_environment`] carries a worker's variables through the environment of a process outside.
 //! * [`cgroup`] makes the control groups of workers.
 //! * [`zygote`] is a program from which workers are forked, each into a sandbox of its own.
 //! * `loopback` leads to object storage, for leases that have access to it.
-//! * `nursery` is the loop; `sandbox_process` makes a sandbox from outside; `inside` is pid 1; `root`, `filter`,
-//!   `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no
+//! * `nursery` is the loop. `sandbox_process` makes a sandbox from outside. `inside` is pid 1. `root`, `filter` and
+//!   `confinement` contain one mechanism each. `message` sends and receives. `kernel` has the system calls that no
 //!   library wraps.
 //!
 //! No part outlives the part that started it: the nursery ends when its agent's socket closes, the kernel kills every
@@ -47,7 +47,7 @@ pub mod system_calls;
 pub mod zygote;
 
 /// Limits the calling process, and every program that it runs, to the system calls of a sandbox: [`system_calls`],
-/// without a network. The process can gain no privileges any more. `forks`: also allows what a [`zygote`] needs.
+/// without a network. The process can gain no privileges any more. `forks`: also allows the calls of a [`zygote`].
 ///
 /// # Errors
 /// The kernel rejects the filter.

@@ -57,7 +57,7 @@ enum SandboxStage {
     Preparing(Instant),
     /// Pid 1 waits for its program.
     Prepared,
-    /// Pid 1 was told what to run: the socket for the reply, and the time of the order.
+    /// Pid 1 has got its program: the socket for the reply, and the time of the order.
     Starting(OwnedFd, Instant),
     /// The program runs, or is about to end.
     Running,
@@ -74,12 +74,12 @@ struct Sandbox {
     status: Option<i32>,
     /// Error that was reported before its end.
     failure: Option<String>,
-    /// Its part in forking from zygotes.
+    /// Whether it takes part in forking from zygotes, and as what.
     role: ZygoteRole,
 }
 
 impl Sandbox {
-    /// A sandbox that was made just now, and prepares itself.
+    /// A sandbox that was made just now, and is not prepared yet.
     fn preparing(made: SandboxProcess, role: ZygoteRole) -> Self {
         Self {
             made,
@@ -93,9 +93,9 @@ impl Sandbox {
     }
 }
 
-/// Part that a sandbox has in forking from zygotes.
+/// Part that a sandbox takes in forking from zygotes.
 enum ZygoteRole {
-    /// It has no part in it.
+    /// It takes no part.
     Plain,
     /// Its program is a zygote.
     Zygote(Zygote),
@@ -217,7 +217,7 @@ impl Nursery {
             view,
             filters: [filter(false)?, filter(true)?],
             filter_with_storage: filter::allowing(system_calls::table_with_storage())?,
-            // Zygotes have no network, even where the site grants it.
+            // Zygotes have no network, even if the site grants it.
             filter_of_zygotes: match policy.kvm {
                 true => filter::allowing(system_calls::table_of_zygote_of_machines())?,
                 false => filter::allowing(system_calls::table_of_zygote())?,
@@ -225,8 +225,8 @@ impl Nursery {
             groups,
             by_root,
             own,
-            // Two nurseries of one host should seldom use the same user. If they do, their sandboxes still see nothing
-            // of each other.
+            // Two nurseries of one host should seldom use the same user. If they do, their sandboxes still cannot see
+            // each other.
             next_user: std::process::id().wrapping_mul(1009) % policy.users.count,
             policy,
             sandboxes: Vec::new(),
@@ -289,7 +289,7 @@ impl Nursery {
             fds.push(PollFd::new(sandbox.made.socket.as_fd(), PollFlags::POLLIN));
         }
         if poll(&mut fds, self.poll_timeout()).is_err() {
-            // Interrupted.
+            // The wait was interrupted.
             return true;
         }
         let happened: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
@@ -301,9 +301,9 @@ impl Nursery {
                 self.handle_report(index);
             }
             if event[0] {
-                // Last messages count. They are limited in number, because the process that sent them is dead.
+                // Handles the last messages. Their number is limited, because the process that sent them is dead.
                 while self.handle_report(index) {}
-                // If only the helper has ended, a message above has just put the pidfd of pid 1 in its place.
+                // If only the helper has ended, a message above has just replaced its pidfd by the pidfd of pid 1.
                 if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
                     ended.push(index);
                 }
@@ -363,7 +363,7 @@ impl Nursery {
             self.refill_at = None;
             // Sandboxes with a network are not made ahead.
             if self.count_spares(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
-                // After a failure, no sandbox is made until a start asks for one, whose reply then carries the error.
+                // After a failure, only the next start makes a sandbox again; the reply then has the error.
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }
@@ -398,7 +398,7 @@ impl Nursery {
         };
         let mut fds = fds.into_iter();
         match order {
-            // A nursery has one policy for life.
+            // A nursery has one policy as long as it lives.
             NurseryOrder::Serve(_) | NurseryOrder::Contain(..) => return false,
             NurseryOrder::Start { id, network, storage } => {
                 let mut next = || fds.next();

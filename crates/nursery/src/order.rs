@@ -8,7 +8,7 @@ use crate::container::ContainerConfig;
 use crate::policy::Policy;
 use serde::{Deserialize, Serialize};
 
-/// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for that.
+/// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for storage.
 pub const STORAGE_PORT: u16 = 9000;
 /// Path of the worker's program in a sandbox, if an order names none.
 pub const WORKER_INSIDE: &str = "/hotlease-worker";
@@ -34,7 +34,7 @@ pub enum NurseryOrder {
     Limit {
         /// Number of the sandbox.
         id: u64,
-        /// Memory of all its processes, bytes; 0: as the policy says.
+        /// Memory of all its processes, bytes; 0 for the policy's limit.
         memory_bytes: u64,
         /// Processors that it may use; empty for all.
         cores: Vec<u32>,
@@ -54,7 +54,7 @@ pub enum NurseryOrder {
 /// The nursery's reply to an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Sandboxes can be made here: one is prepared.
+    /// Sandboxes can be made here: the first sandbox is prepared.
     Ready {
         /// Parts of the policy that this host cannot enforce, and why.
         lacking: Vec<String>,

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 pub enum Pid1Order {
     /// The user and group maps are written.
     Prepare,
-    /// Pid 1 is in its control groups, and so is everything that it starts from now on. Sent only to a pid 1 that
-    /// starts a process before it knows the program.
+    /// Pid 1 is in its control groups, and so is everything that it starts from now on. Sent only if pid 1 starts a
+    /// process before it gets the program.
     Grouped,
     /// Start a program. Descriptors: standard input, output, a
     /// [`ProgramDescription`](crate::program::ProgramDescription), a tree for each mount.

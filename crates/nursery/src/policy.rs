@@ -38,7 +38,7 @@ impl Mount {
         use std::path::Component::{Normal, RootDir};
         let plain =
             |path: &Path| path.is_absolute() && path.components().all(|part| matches!(part, Normal(_) | RootDir));
-        // A mount on one of these would hide the folders below, or be hidden.
+        // A mount on one of these folders would hide the folders below, or be hidden.
         let own = ["/", "/dev", "/dev/shm", "/etc", "/proc", "/sys", "/tmp"];
         if !plain(&self.source) || !plain(&self.target) {
             return Some("paths of mounts are absolute and have no `..`".into());
@@ -71,7 +71,7 @@ impl Default for Users {
     }
 }
 
-/// A site's policy for its sandboxes. The default is the strict one.
+/// A site's policy for its sandboxes. The default is the strictest policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// Mounts of every sandbox, beside the system's own programs and libraries (default: none).

@@ -34,7 +34,7 @@ pub struct ProgramDescription {
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory; `/` is used if this is no folder in the sandbox.
     pub directory: OsString,
-    /// Mounts beyond those of the policy.
+    /// Mounts in addition to the mounts of the policy.
     pub mounts: Vec<Mount>,
     /// Directories that the lease has declared; they count as mounts.
     pub declared: Vec<DeclaredDirectory>,
@@ -117,7 +117,7 @@ impl Executable {
         drop((failing, input, output));
         let mut code = [0; 4];
         match failure.read_exact(&mut code) {
-            // The pipe was closed by the program's start, or by the death of the process, which is reported as such.
+            // The pipe was closed by the program's start, or by the death of the process. A death is reported as such.
             Err(_) => Ok((pid, pidfd)),
             Ok(()) => {
                 let error = io::Error::from_raw_os_error(i32::from_ne_bytes(code));

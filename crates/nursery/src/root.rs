@@ -39,7 +39,7 @@ pub const NEW: &str = "/new";
 /// Folder on which a nursery first mounts its own root; every host has it.
 const FIRST_ROOT: &str = "/tmp";
 
-/// The system's programs and libraries: folders, or links where they are merged into `/usr`.
+/// The system's programs and libraries: folders, or links if they are merged into `/usr`.
 const SYSTEM_FOLDERS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// Folders that every sandbox has for itself, even if an image has them.
@@ -162,8 +162,8 @@ impl Template {
         Self::gather_with(host, policy, &ETC)
     }
 
-    /// Gathers the system's own folders and the mounts of the policy, with only those files of `/etc` that programs
-    /// cannot start without.
+    /// Gathers the system's own folders and the mounts of the policy. Of `/etc`, gathers only the files without which
+    /// programs cannot start.
     pub fn gather_for_runtime(host: &Host, policy: &Policy) -> Result<Self, StepError> {
         Self::gather_with(host, policy, &["ld.so.cache"])
     }

@@ -58,7 +58,7 @@ pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static SystemCa
 }
 
 /// Calls of Charliecloud, which still has to make the root. The added calls are useless without capabilities, and a
-/// process that cannot make a user namespace gets none.
+/// process that cannot make a user namespace gets no capabilities.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     table(network).chain(RUNTIME)
 }
@@ -302,8 +302,8 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_sysinfo "amount of memory";
 };
 
-/// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are its own children, made
-/// for its forks. The rights that come with them apply to nothing else, and are useless with the calls above.
+/// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own
+/// namespaces, made for its forks. The rights that come with them apply only to them, and are useless with these calls.
 const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),

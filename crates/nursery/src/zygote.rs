@@ -79,8 +79,8 @@ pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
     ("net", libc::CLONE_NEWNET),
 ];
 
-/// A fork's report in its pipe: the step that failed, and the error number. Zeros mean that the fork is confined, and
-/// waits to become a worker.
+/// A fork's report in its pipe: the step that failed, and the error number. Two zeros mean that the fork is confined,
+/// and waits to become a worker.
 pub(crate) type ForkReport = [u8; 8];
 /// Steps, by their numbers in reports, which begin at 1.
 pub(crate) const STEPS: [&str; 7] = [

@@ -23,7 +23,7 @@ pub struct RuntimeProcess {
 }
 
 impl RuntimeProcess {
-    /// Forks the process. `filter` limits its system calls, and those of everything that it starts; `None` allows all.
+    /// Forks the process. `filter` limits the system calls of it and of everything that it starts; `None` allows all.
     pub fn fork(filter: Option<&BpfProgram>) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(step("making a socket"))?;
@@ -57,7 +57,7 @@ impl RuntimeProcess {
         told().map_err(step("telling what to run"))?;
         drop((input, output));
         match receive::<String>(&self.socket) {
-            // The socket was closed by the program's start, or by the death of the process, which is reported as such.
+            // The socket was closed by the program's start, or by the death of the process: a death is reported.
             Ok(None) | Err(_) => Ok((self.pid, self.pidfd)),
             Ok(Some((why, _))) => {
                 let named = format!("running {}", program.path.to_string_lossy());

@@ -121,7 +121,7 @@ impl ContainerTemplate {
             root::leave_for(root::HOST)?;
             return self.cover(policy, memory);
         };
-        // Allows the user namespaces that the runtime makes, and no more after them.
+        // Allows the user namespaces that the runtime makes, and no more user namespaces after them.
         let most = match self.runtime() {
             Runtime::ChRun => "2",
             _ => "1",

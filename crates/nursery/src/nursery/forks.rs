@@ -30,7 +30,7 @@ pub(super) struct Zygote {
     parent: Option<ZygoteNamespaces>,
     /// Whether the zygote lives. If not, its sandbox ends with its last worker.
     lives: bool,
-    /// Whether a requested fork has succeeded. From then on the next fork is made ahead; before that, the zygote may
+    /// Whether a requested fork has succeeded. After that the next fork is made ahead; before that, the zygote may
     /// still be busy with its imports.
     has_forked: bool,
 }
@@ -144,7 +144,7 @@ impl Sandbox {
         let ZygoteRole::Nested(forked) = &mut self.role else {
             return Err("a fork arrived in a sandbox that expects none".into());
         };
-        // Until now the fork was in the zygote's group, which has the same limits.
+        // Until now the fork was in the zygote's group, whose limits are the same.
         if let Some(pids) = pids(&program).filter(|pids| pids.len() > 2) {
             forked.worker = pids.get(pids.len() - 2).copied();
             let joined = self.made.group.join(pids[0]);

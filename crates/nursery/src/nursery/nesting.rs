@@ -93,7 +93,7 @@ fn help(nested: &NestedSandbox<'_>, parent: &ZygoteNamespaces, socket: &OwnedFd)
     let users = namespace_of_users()?;
     kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
     join(&parent.mnt, CloneFlags::CLONE_NEWNS, "mounts")?;
-    // From now on the helper's children are in this namespace; only they can make a namespace within it.
+    // From now on the helper's children are in this namespace. Only they can make a namespace within it.
     join(&parent.pid, CloneFlags::CLONE_NEWPID, "processes")?;
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_PARENT) };

@@ -58,7 +58,7 @@ impl Nursery {
                 sandbox.failure = Some(what);
                 sandbox.stage = stage;
                 if let ZygoteRole::Nested(_) = sandbox.role {
-                    // The process that reported this may not be the one whose pidfd is watched.
+                    // The watched pidfd may belong to another process than the process that reported this.
                     sandbox.made.kill();
                 }
             }

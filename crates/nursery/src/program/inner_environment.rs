@@ -31,7 +31,7 @@ pub fn unwrap(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Ve
     hidden.collect()
 }
 
-/// Name that carries the variable of this number, where the name of the variable is passed in another way.
+/// Name that carries the variable of this number, if the name of the variable is passed in another way.
 pub(crate) fn numbered(number: usize) -> OsString {
     format!("{PREFIX}{number}").into()
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// output, and is an orphan.
 ///
 /// # Errors
-/// An error of the zygote or of the fork, which may report anything.
+/// An error of the zygote or of the fork. A fork may report anything.
 pub fn fork_here(orders: &OwnedFd, input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
     let kind = SockType::SeqPacket;
     let (go, waits) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;

@@ -1,8 +1,7 @@
 //! The zygote's side: waiting for orders, and forking.
-//!
 //! This is our code in a process of the tenant, who may have changed it. It gives its forks the same confinement as the
-//! worker of any sandbox. A tenant who prevents that is still confined by the filter that the zygote itself was started
-//! with.
+//! worker of any sandbox. If a tenant prevents that, the fork is still confined by the filter that the zygote itself
+//! was started with.
 
 use super::{ForkOrder, ForkRequest, KINDS, ORDERS_AT, STEPS};
 use crate::confinement;

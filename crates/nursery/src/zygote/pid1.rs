@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 pub fn keep(socket: &OwnedFd, zygote: libc::pid_t) -> io::Result<()> {
     let mut ends = nix::sys::signal::SigSet::empty();
     ends.add(nix::sys::signal::Signal::SIGCHLD);
-    // A blocked signal stays pending, so none is missed between two waits.
+    // A blocked signal stays pending, so no signal is missed between two waits.
     ends.thread_block()?;
     loop {
         while let Some(pid) = kernel::find_dead_child()? {
