@@ -32,7 +32,7 @@ use worker_control::WorkerControl;
 
 pub use program::{confinement, run_confined};
 
-/// Largest number of remembered ends of other processes: one of them may prove to be the worker's end.
+/// Largest number of remembered ends of other processes: one of these ends may prove to be the end of the worker.
 const ENDS_MAX: usize = 64;
 
 pub fn run() -> ExitCode {

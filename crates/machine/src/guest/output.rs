@@ -16,7 +16,7 @@ const PIECES_MAX: usize = 16;
 
 /// The read end of the pipe that a worker, and each process that it starts, prints to.
 pub struct OutputPipe {
-    /// Locked while a piece is passed on, so that the next holder of the lock finds no piece under way.
+    /// Locked while a piece is passed on: the thread that locks it next finds no piece under way.
     from: Mutex<PipeReader>,
     /// A clone of `from`, to wait for more output.
     more: PipeReader,

@@ -42,7 +42,8 @@ pub struct GuestProgram {
 }
 
 impl GuestProgram {
-    /// Starts the program without any capability, by way of this program, which limits itself first: see [`run_confined`].
+    /// Starts the worker's program without any capability. This program is run first as that process, and limits the
+    /// process: see [`run_confined`].
     pub fn start(run: WorkerStart, output: PipeWriter) -> io::Result<Self> {
         let text = OsString::from_vec;
         let directory = PathBuf::from(text(run.directory));
@@ -98,9 +99,9 @@ impl GuestProgram {
         let theirs = OwnedFd::from(theirs);
         fork_here(orders, theirs.as_fd(), self.output.as_fd()).map_err(failed)?;
         let orphan = self.only_orphan()?;
-        // Pairs with the acquire load of the thread that reaps: the worker is known before the zygote is killed.
+        // Pairs with the acquire load of the thread that reaps: the new worker is stored before the zygote is killed.
         worker.store(orphan.as_raw(), Ordering::Release);
-        // The zygote is not needed any more; if it has died meanwhile, that is fine.
+        // The zygote is not needed any more. It may have died already: then the signal has no effect.
         let _ = kill(self.pid, Signal::SIGKILL);
         Ok(control)
     }
@@ -120,7 +121,7 @@ fn orphans_beside(zygote: Pid) -> Vec<Pid> {
 }
 
 impl GuestProgram {
-    /// Checks that a zygote has left no process behind, which could not be distinguished from the forked worker.
+    /// Checks that no other process is left by a zygote: it could not be distinguished from the forked worker.
     pub fn check(&self) -> Result<(), String> {
         match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
             true => Ok(()),
@@ -151,8 +152,8 @@ pub fn confinement(arguments: &[OsString]) -> Option<(bool, &[OsString])> {
     (zygote || how == OsStr::new(CONFINED)).then_some((zygote, program))
 }
 
-/// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make, and the
-/// environment that was wrapped for it.
+/// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make, and
+/// the environment that was wrapped for it.
 pub fn run_confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     let [path, name, arguments @ ..] = arguments else {
         return ExitCode::from(2);

@@ -150,7 +150,7 @@ impl GuestSlot {
         self.channel
             .publish(number, &call, &[inline, &spans])
             .map_err(|error| error.to_string())?;
-        // Frees the input: the machine's memory is for the function.
+        // Frees the input: the memory of the machine is for the function.
         called.input = Vec::new();
         let header = self.wait(number)?;
         if !matches!(header.status, InvocationStatus::Ok | InvocationStatus::FunctionError) {

@@ -54,8 +54,8 @@ pub struct FileServer {
 }
 
 impl FileServer {
-    /// Makes a server of the files of this process. A machine may have `open_max` of them open; other processes may write to
-    /// the folders `changing`.
+    /// Makes a server of the files of this process. A machine may have `open_max` of them open. Other processes may
+    /// write to the folders `changing`.
     pub fn new(changing: &[PathBuf], shown: &[PathBuf], open_max: usize) -> Self {
         Self {
             changing: changing.into(),
@@ -64,7 +64,8 @@ impl FileServer {
         }
     }
 
-    /// Checks that several machines can be resumed from this one: they share its open files, and may only read them.
+    /// Checks that several machines can be resumed from this machine: they share its open files, and may only read
+    /// them.
     ///
     /// # Errors
     /// Fails with the name of a file that they would write to.

@@ -197,7 +197,7 @@ impl GuestConnection {
             return;
         }
         let why = match last {
-            // Ends as the worker would have ended without a machine; its output tells why.
+            // Ends as the worker would have ended without a machine. The worker's output has the reason.
             LastMessage::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
             LastMessage::Ended(ended) => ended.failure,
             LastMessage::Lost(why) => why,
@@ -245,7 +245,7 @@ impl GuestConnection {
                 FromGuest::Booted if *is_ready => return lost("it says that it boots, and it has"),
                 FromGuest::Booted => drop(heard.send(StartMessage::Booted)),
                 FromGuest::Obeyed(answer) => {
-                    // There is room for the answer to the one order that is under way.
+                    // The queue has room for the answer to the one order that is under way.
                     if obeyed.try_send(answer).is_err() {
                         return lost("it answers an order that it was not given");
                     }
@@ -259,7 +259,7 @@ impl GuestConnection {
                     let Some(waiting) = locked(&self.waiting).remove(&slot) else {
                         return LastMessage::Lost(format!("it answers slot {slot}, which did not ask"));
                     };
-                    // Room for one result, which is sent once.
+                    // The queue has room for one result, and one result is sent.
                     let _ = waiting.try_send(call_result((status, code, bytes), brought));
                 }
                 FromGuest::File => {
@@ -291,7 +291,7 @@ fn call_result((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Resul
 /// Prints the worker's output here: the agent keeps the end of it.
 fn print(text: &[u8]) {
     let mut out = io::stdout().lock();
-    // An agent that has closed the pipe does not want the output.
+    // Fails if the agent has closed the pipe: then no output is needed.
     let _ = out.write_all(text).and_then(|()| out.flush());
 }
 

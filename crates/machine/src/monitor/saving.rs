@@ -1,9 +1,9 @@
 //! Saved machines: a machine is saved once its worker is ready, and resumed by many forks.
 //!
 //! ```text
-//! zygote: has a machine booted, and its imports done ── saved: memory and devices, in files in memory ── forks when ordered
-//!                                                                                                            │
-//!                             a sandbox of its own: QEMU, with a private mapping of that memory ◄── monitor ─┘
+//! zygote: machine booted, imports done ── saved: memory and devices, in files in memory ── forks when ordered
+//!                                                                                              │
+//!               a sandbox of its own: QEMU, with a private mapping of that memory ◄── monitor ─┘
 //! ```
 //!
 //! A machine's memory is mapped, not read: a page is copied when the machine writes to it, so that data that was loaded
