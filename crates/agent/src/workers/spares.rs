@@ -41,7 +41,7 @@ pub(crate) struct Spares {
     begun: Instant,
     table: Mutex<SpareTable>,
     changed: Notify,
-    /// Zygotes that spares are forked from, where possible.
+    /// Zygotes from which spares are forked, if a zygote exists.
     pub zygotes: Zygotes,
 }
 

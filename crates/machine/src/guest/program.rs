@@ -42,8 +42,8 @@ pub struct GuestProgram {
 }
 
 impl GuestProgram {
-    /// Starts the worker's program without any capability. This program is run first as that process, and limits the
-    /// process: see [`run_confined`].
+    /// Starts the worker's program without any capability. The process first runs this program, which limits itself:
+    /// see [`run_confined`].
     pub fn start(run: WorkerStart, output: PipeWriter) -> io::Result<Self> {
         let text = OsString::from_vec;
         let directory = PathBuf::from(text(run.directory));
@@ -121,7 +121,7 @@ fn orphans_beside(zygote: Pid) -> Vec<Pid> {
 }
 
 impl GuestProgram {
-    /// Checks that no other process is left by a zygote: it could not be distinguished from the forked worker.
+    /// Checks that a zygote has left no process behind: such a process could not be distinguished from the worker.
     pub fn check(&self) -> Result<(), String> {
         match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
             true => Ok(()),

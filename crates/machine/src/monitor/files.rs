@@ -64,8 +64,7 @@ impl FileServer {
         }
     }
 
-    /// Checks that several machines can be resumed from this machine: they share its open files, and may only read
-    /// them.
+    /// Checks that several machines can be resumed from this machine: they share its open files, and only read them.
     ///
     /// # Errors
     /// Fails with the name of a file that they would write to.
