@@ -8,7 +8,7 @@
 //!                     watchdog, journalling ---'        `-> outbox -> session
 //! ```
 //!
-//! Clients and managers on other hosts come through `network`, and then take the same path.
+//! Clients and managers on other hosts connect through `network`. From there their requests take the same path.
 //!
 //! The book ([`hotlease_lease::agent`]) makes all decisions about cores, leases and epochs; this crate carries them
 //! out. [`Agent::start`] runs one agent within the current tokio runtime:

@@ -49,7 +49,7 @@ use tokio::time::{sleep, timeout_at};
 
 /// Time for which a grant waits for leases that are ending; their workers are being killed, which takes milliseconds.
 const FREEING_LIMIT: Duration = Duration::from_millis(250);
-/// Largest number of totals of ended leases that are kept for a manager that does not answer.
+/// Largest number of totals of ended leases that are stored for a manager that does not answer.
 const OWED_MAX: usize = 16 * 1024;
 /// Number of unmarked free cores that are looked for as targets of moves.
 const MOVES_MAX: usize = 4;
@@ -109,14 +109,14 @@ pub(crate) struct Node {
     pub borrowing: Borrowing,
     /// Batch jobs on the node, and the site's policy for them.
     pub batch: JobWatch,
-    /// Journal of usage, which survives crashes; `None` if usage is kept in memory only.
+    /// Journal of usage, which survives crashes; `None` if usage is stored in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     keys: RwLock<TokenKeys>,
     start: Instant,
     tables: Mutex<NodeState>,
     /// Number of leases that hold cores.
     active: watch::Sender<usize>,
-    /// Whether several workers may want the same shared core, or a worker may use a core that it has left.
+    /// Whether several workers may use the same shared core, or a worker may use a core that it has left.
     shares_cores: watch::Sender<bool>,
     /// Number of ended leases whose end must still be reported to sessions, once their usage is durable.
     pub untold: watch::Sender<usize>,
@@ -193,7 +193,7 @@ impl Node {
         self.active.subscribe()
     }
 
-    /// Watches whether several workers may want the same shared core, or a worker may use a core that it has left.
+    /// Watches whether several workers may use the same shared core, or a worker may use a core that it has left.
     pub fn shares_cores(&self) -> watch::Receiver<bool> {
         self.shares_cores.subscribe()
     }

@@ -119,7 +119,7 @@ async fn an_order_that_is_refused_lets_a_drained_node_grant_nothing() {
     assert!(matches!(refused, Err(Rejection::BadRequest { .. })), "{refused:?}");
     let refusal = scene.grant().await.expect_err("it is still drained");
     assert!(matches!(refusal, Rejection::Unavailable { .. }), "{refusal}");
-    // An earlier order that this run of the agent cannot carry out does not keep it from being drained.
+    // The agent can be drained even if this run of it cannot carry out an earlier order.
     let resumed = NodeWish {
         number: 3,
         ..NodeWish::default()

@@ -12,7 +12,7 @@ use hotlease_wire::ids::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time for which the control group of a job without a prolog must be gone before the job counts as ended.
+/// Time for which the control group of a job without a prolog must be gone before the job is considered ended.
 const FOUND_GONE: Duration = Duration::from_secs(60);
 
 /// Limits of the control groups on a node, by the group's name: the job's number, or the name that the batch system
@@ -22,7 +22,7 @@ pub(crate) type GroupSight = Result<BTreeMap<String, Result<GroupLimits, String>
 /// Resources of a node that its agent may use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeParts {
-    /// Cores. The cores that the agent does not offer come first.
+    /// Cores: first the cores that the agent does not offer, then the offered cores.
     pub cores: Vec<u32>,
     /// Memory, bytes; 0 if it is not known.
     pub memory_bytes: u64,
@@ -65,7 +65,7 @@ struct FollowedJob {
     why: String,
     /// Time at which its control group was last seen; at first, the time at which the job was noted.
     since: Duration,
-    /// Whether its group counts as the group of an earlier run. Reset once the group is gone.
+    /// Whether its group is taken for the group of an earlier run. Reset once the group is gone.
     is_stale: bool,
     /// Whether the job is known only by its control group: it had no prolog, and may have no epilog.
     is_found: bool,
@@ -112,7 +112,7 @@ impl JobFollower {
         self.jobs.insert(followed.job.id, followed);
     }
 
-    /// Forgets a job whose epilog has come. Its group may still exist for a while.
+    /// Forgets a job whose epilog has run. Its group may still exist for a while.
     pub fn end<'g>(&mut self, job: JobId, groups: impl Iterator<Item = &'g str>) {
         let ended = self.jobs.remove(&job);
         let is_its = |name: &&str| match &ended {
@@ -165,7 +165,7 @@ impl JobFollower {
         }
     }
 
-    /// Forgets jobs that count as ended without an epilog, because their groups have been gone for long enough.
+    /// Forgets jobs that are considered ended without an epilog, because their groups have been gone for long enough.
     fn end_those_gone(
         &mut self,
         groups: &BTreeMap<String, Result<GroupLimits, String>>,

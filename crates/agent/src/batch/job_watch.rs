@@ -44,7 +44,7 @@ impl JobWatch {
         jobs.begin(job, now, groups.iter().map(String::as_str));
     }
 
-    /// Forgets a job whose epilog has come.
+    /// Forgets a job whose epilog has run.
     pub fn end(&self, jobs: &mut JobFollower, job: JobId) {
         jobs.end(job, self.group_names(job).iter().map(String::as_str));
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub struct SitePolicy {
     /// Number of nodes above which a job never has company.
     pub(crate) nodes_max: Option<NonZeroU32>,
-    /// Time for which the control group of a job must be gone before the job counts as ended even without an epilog.
-    /// To be set only if groups live as long as their jobs. `None` if a group may be gone between two steps of a job.
+    /// Time for which the control group of a job must be gone before the job is taken as ended without an epilog. To be
+    /// set only if groups live as long as their jobs. `None` if a group may be gone between two steps of a job.
     pub(crate) ended_after: Option<Duration>,
     /// Whether a job uses only the GPUs that the batch system names, if its control group's files do not name GPUs.
     pub(crate) named_gpus: bool,

@@ -254,14 +254,14 @@ fn is_word(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The example that comes with the program.
+    /// The example that is shipped with the program.
     const EXAMPLE: &str = include_str!("../../../../deploy/slurm/policy.toml");
 
     #[test]
     fn the_example_is_a_policy_and_names_every_key() {
         let policy = SitePolicy::parse(EXAMPLE).expect("the example");
         assert!(!policy.rules.is_empty());
-        // A key stands at the beginning of a line, perhaps after `#`.
+        // A key is at the beginning of a line, perhaps after `#`.
         let lines = EXAMPLE.lines().map(|line| line.strip_prefix('#').unwrap_or(line));
         let keys: Vec<&str> = lines.filter_map(|line| Some(line.split_once(" = ")?.0)).collect();
         let known = KEYS.iter().chain(KEEP_KEYS).chain(RULE_KEYS);

@@ -352,7 +352,7 @@ fn local_manager(socket: &Path) -> Result<Channel, AgentError> {
 
 /// Waits until the value is true or its sender is gone.
 async fn until_true(mut watched: watch::Receiver<bool>) {
-    // An error says that the sender is gone, which counts as true.
+    // An error means that the sender is gone. This has the same effect as true.
     let _ = watched.wait_for(|value| *value).await;
 }
 
@@ -423,7 +423,7 @@ impl AgentParts {
         if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
             tracing::warn!("some clients were not told the end of their lease: the journal's disk is slow");
         }
-        // This comes after the end of the leases, so that the last report carries their final usage.
+        // The membership ends after the leases, so that the last report contains their final usage.
         leave.send_replace(true);
         if let Some(membership) = membership {
             finish("membership", membership).await;
@@ -472,7 +472,7 @@ async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Re
     }
 }
 
-/// Serves connections until told to stop, and then for at most [`FINISH_LIMIT`].
+/// Serves connections until `closing` is true, and then for at most [`FINISH_LIMIT`].
 async fn serve_on<C>(service: Service, connections: mpsc::Receiver<io::Result<C>>, closing: watch::Receiver<bool>)
 where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,

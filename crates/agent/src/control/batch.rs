@@ -1,4 +1,4 @@
-//! The node socket, by which the batch system tells the agent which jobs begin and end on its node.
+//! The node socket, on which the batch system reports the jobs that begin and end on its node.
 //!
 //! Prolog and epilog of the batch system run `hotlease-node`, which sends one request and waits for the answer. Only
 //! root and the agent's own user may connect: other users cannot enter the runtime directory, and the agent also checks
@@ -40,7 +40,7 @@ impl NodeSocket {
         Ok(Self { listener, file })
     }
 
-    /// Answers requests until told to stop.
+    /// Answers requests until `stop` is true.
     pub async fn serve(self, node: Arc<Node>, mut stop: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
         let mut connections = Connections::default();

@@ -75,7 +75,7 @@ impl SessionListener {
         Ok(Self { listener, file })
     }
 
-    /// Serves sessions until told to stop. Then tells the remaining sessions that the agent ends, and closes them.
+    /// Serves sessions until `stop` is true. Then reports the agent's end to the remaining sessions, and closes them.
     pub async fn serve(self, node: Arc<Node>, places: SessionPlaces, mut stop: watch::Receiver<bool>) {
         let Self { listener, file } = self;
         let mut sessions = JoinSet::new();

@@ -69,7 +69,7 @@ impl ManagerMembership {
         }
     }
 
-    /// Keeps up the membership until told to stop, then sends the last report.
+    /// Maintains the membership until `stop` is true, then sends the last report.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut machine = Machine::new(self.node.now());
         let (answers, mut answered) = mpsc::channel::<RequestResult>(ANSWERS_MAX);

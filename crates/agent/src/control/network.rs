@@ -45,8 +45,8 @@ pub(crate) fn endpoint(network: &AgentNetwork, address: SocketAddr) -> Address {
     Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
 }
 
-/// Handles connections until told to stop. Connections of managers go to `requests`; all others are sessions, and each
-/// session takes one of `places`.
+/// Handles connections until `stop` is true. Connections of managers go to `requests`; all others are sessions, and
+/// each session takes one of `places`.
 ///
 /// If `is_open`, clients without a certificate may open sessions with the token of a lease; otherwise every peer needs
 /// a certificate.

@@ -179,8 +179,8 @@ impl Session {
         }
     }
 
-    /// Runs `work`, reads requests ahead, and keeps the lease alive, because its client cannot renew while it waits for
-    /// an answer. Returns `None` when the session has ended.
+    /// Runs `work`, reads requests ahead, and renews the lease, because its client cannot renew while it waits for an
+    /// answer. Returns `None` when the session has ended.
     async fn run_while_reading<T>(&mut self, attachment: &SessionHold, work: impl Future<Output = T>) -> Option<T> {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
@@ -241,7 +241,7 @@ fn ttl_ms(node: &Node, attachment: &SessionHold) -> Result<u64, Rejection> {
     Ok(lease.request.ttl.as_millis() as u64)
 }
 
-/// Handles a request; returns `None` if the answer comes as an event.
+/// Handles a request; returns `None` if the answer is sent as an event.
 async fn answer(
     node: &Arc<Node>,
     attachment: &SessionHold,

@@ -46,7 +46,7 @@ pub(crate) async fn replace_stopped(node: Arc<Node>, limit: Duration) {
     }
 }
 
-/// Whether a worker that serves is stopped by a signal. Under a debugger its state is "t", which does not count.
+/// Whether a worker that serves is stopped by a signal. Under a debugger its state is "t": then the result is `false`.
 fn is_stopped(worker: &Incarnation) -> bool {
     matches!(worker.state(), IncarnationState::Up(_))
         && std::fs::read_to_string(format!("/proc/{}/stat", worker.pid()))

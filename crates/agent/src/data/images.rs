@@ -206,7 +206,7 @@ impl Images {
     }
 
     fn image(&self, mounted: MountedImage) -> Image {
-        // If the probe fails, the mount counts as unseen.
+        // If the probe fails, the mount is considered unseen.
         let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();
@@ -237,7 +237,7 @@ impl Images {
 
     /// Waits until no image is mounted.
     pub async fn all_unmounted(&self) {
-        // Cannot fail: self holds the sender.
+        // Cannot fail: self has the sender.
         let _ = self.mounted.subscribe().wait_for(|mounted| *mounted == 0).await;
     }
 }

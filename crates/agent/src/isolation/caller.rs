@@ -1,4 +1,4 @@
-//! Identity of the party that opens a session, and the tenant that the session counts for.
+//! Identity of the party that opens a session, and the tenant to which the session belongs.
 //!
 //! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
 //! only tenants that its operator has named, and users of its own host, of which it admits only the agent's own user
@@ -93,8 +93,8 @@ impl Tenants {
         })
     }
 
-    /// Tenant of a session whose token belongs to `holder`. A local caller with the token of a served tenant counts as
-    /// that tenant: it is the agent's own user or root, so it could do everything here that the tenant can do.
+    /// Tenant of a session whose token belongs to `holder`. A local caller with the token of a served tenant gets that
+    /// tenant: the caller is the agent's own user or root, so it could do everything here that the tenant can do.
     pub fn of_session(&self, caller: SessionPeer, holder: &str) -> String {
         match caller {
             SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => tenant,

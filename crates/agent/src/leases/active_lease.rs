@@ -1,5 +1,4 @@
-//! A lease that holds cores, with everything that the book of leases does not keep: its terms, incarnations and
-//! libraries.
+//! A lease that holds cores, with everything that is not in the book of leases: its terms, incarnations and libraries.
 
 use super::book_steps::BookSteps;
 use super::cause::KillReason;
@@ -32,9 +31,9 @@ pub(crate) struct ActiveLease {
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
     /// Reason and total usage, once the lease has ended and its cores are free.
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
-    /// Set once the sessions of the lease are told that it is ending.
+    /// Set once the sessions of the lease have been informed that it is ending.
     ending: AtomicBool,
-    /// Whether the manager has taken the lease back before any client knew of it.
+    /// Whether the manager has taken the lease back before it gave the lease to a client.
     unused: AtomicBool,
 }
 
@@ -81,7 +80,7 @@ impl ActiveLease {
         self.unused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the lease was taken back before any client knew of it.
+    /// Whether the manager has taken the lease back before it gave the lease to a client.
     pub fn is_unused(&self) -> bool {
         self.unused.load(Ordering::Relaxed)
     }
@@ -341,7 +340,7 @@ impl ActiveLease {
     }
 }
 
-/// Waits until a dying worker is dead, and then starts it again if its lease goes on.
+/// Waits until a dying worker is dead, and then starts it again if its lease continues.
 fn replace_when_gone(book: &Arc<impl BookSteps>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
     let (book, lease) = (Arc::clone(book), lease.id);
     tokio::spawn(async move {

@@ -1,9 +1,9 @@
 //! Log of failed invocations. Each entry has the invocation's number, which the client's log uses, too.
 //!
-//! A worker does not log, because everything that it prints counts as output of its functions, and belongs to its
+//! A worker does not log, because everything that it prints is treated as output of its functions, and belongs to its
 //! tenant. After it has sent the reply, it records a failure in the memory that it shares with the agent, which looks
 //! at this memory from time to time. A tenant can cause any number of failures, so only some failures in each second
-//! are logged one by one; the others are counted.
+//! are logged one by one; of the others only the number is logged.
 
 use super::libraries::Libraries;
 use hotlease_fabric::usage::{InvocationFailure, UsageBlock};
@@ -49,8 +49,8 @@ impl FailureLog {
             return Vec::new();
         };
         let (count, failures) = failed_since(*seen);
-        // If a worker reports a false number of failures, all failures in its memory count as new; the memory has room
-        // for only a few.
+        // If a worker reports a false number of failures, all failures in its memory are taken for new ones; the memory
+        // has room for only a few.
         let missed = count.wrapping_sub(*seen).saturating_sub(failures.len() as u64);
         self.untold = self.untold.saturating_add(missed);
         *seen = count;

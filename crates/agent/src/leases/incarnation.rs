@@ -126,7 +126,7 @@ impl Incarnation {
         self.state()
     }
 
-    /// Kills it. If its lease has ended and has a state, the state is saved first. The first reason counts.
+    /// Kills it. If its lease has ended and has a state, the state is saved first. Only the first reason is recorded.
     pub fn kill(&self, reason: KillReason) {
         let is_asked_first = self.keeping.is_some() && matches!(reason, KillReason::LeaseEnded(_));
         self.killed.send_if_modified(|killed| {

@@ -15,7 +15,7 @@ pub(crate) struct SharingTerms {
     pub call_limit: Duration,
 }
 
-/// Claim files by core: at most one for each offered core. A file is kept once it is made.
+/// Claim files by core: at most one for each offered core. A file that was made is never removed.
 #[derive(Debug, Default)]
 pub(crate) struct CoreClaims(Mutex<BTreeMap<u32, Arc<ClaimFile>>>);
 

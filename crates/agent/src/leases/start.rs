@@ -76,7 +76,7 @@ impl IncarnationStart {
 
     /// Records whether the kernel enforces the limit on its worker's memory.
     pub fn record_memory(&self, by_kernel: bool) {
-        // Relaxed, here and below: the flag orders nothing. If several workers were tried, the last one counts.
+        // Relaxed, here and below: the flag orders nothing. If several workers were tried, the last value stays.
         self.memory_by_kernel.store(by_kernel, Ordering::Relaxed);
     }
 
@@ -93,7 +93,7 @@ impl IncarnationStart {
     /// Records that a client has connected to it.
     pub fn record_connection(&self) {
         if let Some(up) = self.up.get() {
-            // The first connection's time counts.
+            // Only the first connection's time is recorded.
             let _ = self.connect.set(up.elapsed());
         }
     }

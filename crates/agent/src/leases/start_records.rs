@@ -69,7 +69,7 @@ impl StartRecords {
             table.programs.push_back(KnownProgram {
                 tenant: tenant.to_owned(),
                 sandbox,
-                // The entry must keep no image mounted.
+                // The entry must not keep an image mounted.
                 program: Arc::new(Program {
                     held: KeepAlive::default(),
                     ..(**program).clone()
@@ -95,7 +95,7 @@ impl StartRecords {
         }
     }
 
-    /// Keeps the record of an ended lease, for as long as the book keeps its end.
+    /// Stores the record of an ended lease, for as long as the book stores its end.
     pub fn keep(&self, lease: LeaseId, start: LeaseStart) {
         let mut table = self.table();
         if table.ended.len() == ENDED_MAX {

@@ -130,8 +130,8 @@ impl WorkerSupply {
         (taken, came)
     }
 
-    /// Gives up the zygote of a lease's program, because a fork did not come up, for the reason `why`, and the next
-    /// fork would fail in the same way. The lease's worker is then started without a zygote.
+    /// Gives up the zygote of a lease's program, because a fork has failed, for the reason `why`, and the next fork
+    /// would fail in the same way. The lease's worker is then started without a zygote.
     pub fn give_up_zygote(&self, terms: &Terms, why: &str) -> WorkerOrigin {
         if let Some(program) = &terms.program {
             let why = format!("a worker forked from its zygote does not start: {why}");
@@ -145,8 +145,8 @@ impl WorkerSupply {
     pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<StartedWorker, StartError> {
         let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let program = terms.program.as_ref();
-        // A zygote and its forks have the access that every lease of their program has, so a lease with access beyond
-        // its sandbox uses no zygote.
+        // A zygote and its forks have the access that every lease of their program has, so a lease with additional
+        // access uses no zygote.
         if terms.reach.is_nothing()
             && let (Some(program), WorkerOrigin::Cold(why)) = (program, &mut *came)
         {

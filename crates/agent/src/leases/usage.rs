@@ -21,12 +21,12 @@ pub(crate) fn only_allocated(allocated_ns: u64) -> UsageTotals {
     }
 }
 
-/// Usage of a worker that may be running functions, which count when they return.
+/// Usage of a worker that may be running functions. The time of a running function is added when it returns.
 pub(crate) fn usage_of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, None)
 }
 
-/// Usage of a worker that is gone: the function that it died in counts until now.
+/// Usage of a worker that is gone. Includes the time of the function in which it died, until now.
 pub(crate) fn usage_of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, Some(monotonic_ns()))
 }
@@ -36,7 +36,7 @@ pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<FunctionUsage> {
     functions(block, None)
 }
 
-/// Usage by function of a worker that is gone: the function that it died in counts until now.
+/// Usage by function of a worker that is gone. Includes the time of the function in which it died, until now.
 pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<FunctionUsage> {
     functions(block, Some(monotonic_ns()))
 }

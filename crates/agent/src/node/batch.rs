@@ -25,8 +25,8 @@ const DEATH_LOOKS: Duration = Duration::from_millis(10);
 const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Node {
-    /// Finds the jobs that run already: in control groups, and in the files that `hotlease-node` keeps in a folder, one
-    /// for each job, named by the job's number. Must be called before the first grant.
+    /// Finds the jobs that run already: in control groups, and in the files that `hotlease-node` writes into a folder,
+    /// one for each job, named by the job's number. Must be called before the first grant.
     pub(crate) fn recall_jobs(self: &Arc<Self>) -> Result<(), Rejection> {
         let Some(folder) = self.batch.folder.clone() else {
             return Ok(());
@@ -146,8 +146,8 @@ impl Node {
         Ok(ending as u32)
     }
 
-    /// If the job has the whole node, waits until it is alone there: until the processes that wait for leases, or will
-    /// soon wait for them, are gone too.
+    /// If the job has the whole node, waits until the processes that wait for leases, or will soon wait for them, are
+    /// gone too.
     async fn until_alone(&self, job: JobId) {
         let has_node = || {
             let jobs = self.batch.jobs();
@@ -155,7 +155,7 @@ impl Node {
             jobs.any(|followed| followed.id == job && followed.share == JobShare::Node)
         };
         let mut looks = interval(DEATH_LOOKS);
-        // If the job ends meanwhile, or gets another share, the agent may keep processes.
+        // If the job ends meanwhile, or gets another share, the agent need not end its processes.
         while has_node() {
             tokio::select! {
                 () = self.supply.launcher.all_gone() => return,

@@ -55,7 +55,7 @@ impl Node {
         sessions: &[SessionId],
     ) {
         tracing::info!(%lease, delegation, %reason, peers = sessions.len(), "slots are lent no longer");
-        // Peers are told first, so that they have received the reason when their connections close.
+        // Peers are informed first, so that they have received the reason when their connections close.
         for session in sessions {
             if let Some(outbox) = tables.outboxes.remove(session) {
                 // Their usage belongs to the holder.

@@ -22,7 +22,7 @@ pub(crate) enum Requester {
     Client,
 }
 
-/// Tenant that asks, according to its credentials. The tenant that the request names does not count.
+/// Tenant that asks, according to its credentials. The tenant that the request names is ignored.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, RequestOrigin), Rejection> {
     let not_permitted = |what: String| Rejection::NotPermitted { what };
     if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {

@@ -35,10 +35,10 @@ impl Node {
                 },
                 false => BookEvent::Resume,
             };
-            // The offer comes first: if it is refused, the order has no effect, and the previous order stays in force.
+            // The offer is applied first: if it is refused, the order has no effect, and the previous order stays.
             let offered = offer.clone().map(BookEvent::Offer);
             match offered.map_or(Ok(()), |offer| self.step_locked(&mut tables, offer)) {
-                // A node that was started with less than an earlier order wants can still be drained.
+                // A node can still be drained if it was started with fewer resources than an earlier order offers.
                 Err(refusal) if wish.drained => {
                     tracing::warn!(%refusal, "drained without the offer of an earlier order")
                 }

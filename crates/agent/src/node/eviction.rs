@@ -99,13 +99,13 @@ pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
         .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)));
     let mut idle: Vec<_> = idle.filter(|(.., idle)| *idle >= IDLE_LEAST).collect();
     let theirs = idle.iter().map(|(lease, ..)| lease.terms.request.spec.memory_bytes);
-    // Swaps out no worker for a request that would be refused all the same.
+    // Swaps out no worker if the request would be refused in any case.
     if theirs.fold(left, u64::saturating_add) < memory_bytes {
         return;
     }
     idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.request.spec.memory_bytes));
     let going = Arc::clone(node);
-    // Runs as a separate task, so that saving a state goes on even if the request is dropped.
+    // Runs as a separate task, so that saving a state continues even if the request is dropped.
     let made = tokio::spawn(async move {
         for (lease, worker, _) in idle {
             if going.tables().book.memory_left() >= memory_bytes {

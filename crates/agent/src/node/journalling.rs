@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Returns once sessions were told of every end that has occurred.
+    /// Returns once sessions have been informed of every end that has occurred.
     pub(crate) async fn all_told(&self) {
         let mut untold = self.untold.subscribe();
         // Cannot fail: the node owns the sender.

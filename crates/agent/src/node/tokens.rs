@@ -44,7 +44,7 @@ impl Node {
             keys.open(token)
         };
         let claims = opened.map_err(|error| match error {
-            // This answer tells a forger nothing: any client can write the number of a retired key into a token.
+            // A forger learns nothing from this answer: any client can write the number of a retired key into a token.
             TokenError::Retired => Rejection::Unavailable {
                 what: error.to_string(),
             },

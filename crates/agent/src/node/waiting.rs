@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Interval at which pools shrink if no leases come.
+/// Interval at which pools shrink if no leases are granted.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 impl Node {
@@ -86,7 +86,7 @@ impl Node {
                 self.keep_waiting(&self.tables());
             }
         };
-        // If no leases come, no event makes the pools shrink.
+        // If no leases are granted, no event makes the pools shrink.
         let forget = async {
             loop {
                 sleep(FORGET_EVERY).await;

@@ -19,7 +19,7 @@ const LOADED_WITHIN: Duration = Duration::from_millis(500);
 /// Time between the loads of two workers that wait already: about the duration of one load.
 pub(crate) const PREPARE_EACH: Duration = Duration::from_millis(300);
 
-/// Time at which a worker was told to load the library, if it was.
+/// Time at which a worker was ordered to load the library, if it was.
 #[derive(Default)]
 pub(crate) struct FabricLoading(OnceLock<Instant>);
 

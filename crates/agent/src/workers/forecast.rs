@@ -21,7 +21,7 @@ use std::time::Duration;
 const ARRIVALS_MAX: usize = 32;
 /// Fewest quiet times from which the waiting time is derived.
 const QUIET_LEAST: usize = 4;
-/// After a longer quiet time, the moment of the next lease counts as unknown.
+/// After a longer quiet time, the moment of the next lease is considered unknown.
 const QUIET_MAX: Duration = Duration::from_secs(4 * 3600);
 /// Longest time that workers wait at a stretch, even if the quiet times are longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -158,7 +158,7 @@ impl Forecast {
             quiet if quiet >= until => none(None),
             _ => WaitTarget {
                 fill: self.idle_number(),
-                // A lease may count as in use before it has taken its waiting workers.
+                // A lease may be included in the workers in use before it has taken its waiting workers.
                 keep: self.number(),
                 until: Some(last + until),
             },

@@ -51,7 +51,7 @@ impl IdleMemory {
         !self.has_room(0) || is_waited_for(&pressure) && !self.is_ample()
     }
 
-    /// Whether the host has ample memory: then waits of its processes for memory do not count.
+    /// Whether the host has ample memory: then waits of its processes for memory are ignored.
     pub fn is_ample(&self) -> bool {
         available_part(&self.meminfo()).is_none_or(|(total, available)| available >= total / AMPLE_PART)
     }
@@ -87,7 +87,7 @@ impl IdleMemory {
 pub(crate) struct Alarm(Option<AsyncFd<File>>);
 
 impl Alarm {
-    /// Waits until the alarm comes; waits for ever if the kernel has no alarm.
+    /// Waits until the alarm is raised; waits for ever if the kernel has no alarm.
     pub async fn wait(&mut self) {
         let Some(told) = &self.0 else {
             return std::future::pending().await;
@@ -185,7 +185,7 @@ mod tests {
                 let before = stall_us(&node);
                 let mut alarm = node.alarm();
                 assert!(alarm.0.is_some(), "the kernel refused a trigger");
-                // The file is always readable, which must not count as an alarm.
+                // The file is always readable, which must not be taken for an alarm.
                 let rung = tokio::time::timeout(Duration::from_millis(20), alarm.wait()).await;
                 assert!(
                     rung.is_err() || stall_us(&node) > before,

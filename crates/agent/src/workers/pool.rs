@@ -17,7 +17,7 @@ pub(crate) const POOL_MAX: usize = 1024;
 /// Delay between taking a worker and starting the next worker: starting at once would use the processor that the lease
 /// needs. Also half of the pause after a failed start; each further failure doubles that pause.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
-/// Number of failed starts that the death of an unused pooled worker counts as: a pause of 80 ms.
+/// Number of failed starts for which the death of an unused pooled worker is counted: a pause of 80 ms.
 const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
@@ -201,7 +201,7 @@ impl WorkerPool {
         self.idle().workers.iter().filter(|worker| worker.is_ready()).count()
     }
 
-    /// From now on, keeps as many workers as leases are likely to need, but at most `most`.
+    /// From now on, lets as many workers wait as leases are likely to need, but at most `most`.
     pub fn set_limit(&self, most: usize) {
         let (fill, keep) = match (self.fixed, self.is_usual) {
             _ if most == 0 => (0, 0),

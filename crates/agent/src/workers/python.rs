@@ -29,10 +29,10 @@ except ModuleNotFoundError as error:
 main()
 ";
 
-/// Environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
+/// Environment variable by which an interpreter learns that it waits for a lease, and has time for more imports.
 pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
 
-/// Environment variable that tells an interpreter that workers are to be forked from it.
+/// Environment variable by which an interpreter learns that workers are to be forked from it.
 pub(crate) const ZYGOTE: &str = "HOTLEASE_PYTHON_ZYGOTE";
 
 /// Modules that workers of this program import before they are ready for orders, if any.

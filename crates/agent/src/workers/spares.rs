@@ -277,8 +277,8 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Starts missing spares, one after the other, and kills superfluous spares, until the set is closed. A start that
-    /// takes long goes on beside the next starts.
+    /// Starts missing spares, one after the other, and kills superfluous spares, until the set is closed. While a start
+    /// takes long, the next spares are started.
     pub async fn keep_them(self: Arc<Self>) {
         // When this function ends, starts that are under way are dropped.
         let mut beside = JoinSet::new();

@@ -101,7 +101,7 @@ pub(crate) enum OrderError {
     Failed(String),
     /// The worker is gone or ending.
     Died,
-    /// No answer in time. The worker is still there.
+    /// No answer in time. The worker still exists.
     TimedOut,
 }
 
@@ -407,8 +407,8 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>, gone: impl 
     let mut is_gone = false;
     let fault = loop {
         let received = if is_gone {
-            // The worker's last answers count. The socket may close later than the process ends: the worker determines
-            // which other descriptors are closed with it.
+            // The worker's last answers are read. The socket may close later than the process ends: the worker
+            // determines which other descriptors are closed with it.
             let rest = timeout(DYING_LIMIT, control.socket.receive());
             rest.await.unwrap_or(Ok(None))
         } else {

@@ -228,7 +228,7 @@ impl Zygotes {
         let ready = match started {
             Ok(zygote) => tokio::select! {
                 ready = zygote.wait_until_ready(limit) => ready.map(|()| zygote),
-                // Imports may take long, and other processes want the core or memory now. Dropping the zygote kills it.
+                // Imports may take long, and other processes need the core or memory now. Dropping the zygote kills it.
                 () = self.until_forbidden() => return,
             },
             Err(why) => Err(why),

@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// A node whose policy gives all jobs company and keeps nothing back.
+    /// A node whose policy gives all jobs company and reserves nothing.
     fn open() -> Self {
         Self::new("[keep]\nmemory = \"0\"\n[[company]]\npartitions = [\"shared\"]")
     }
@@ -327,7 +327,7 @@ fn jobs_that_only_their_groups_tell_of_have_the_node() {
     assert!(other.0 > u64::MAX / 2);
     assert_eq!(world.look(), []);
     assert!(world.why(7).contains("no prolog"));
-    // Groups that have been gone for a minute: their jobs have ended, because an epilog may never come.
+    // Groups that have been gone for a minute: their jobs have ended, because an epilog may never run.
     world.groups.clear();
     let changes: Vec<_> = (0..61).flat_map(|_| world.look()).collect();
     assert_eq!(changes, [JobChange::End(JobId(7)), JobChange::End(other)]);

@@ -176,7 +176,7 @@ impl HostPlaces {
 pub(super) struct HostPlace {
     places: HostPlaces,
     number: u64,
-    /// Tenant that a known connection counts for.
+    /// Tenant for which a known connection is counted.
     tenant: Mutex<Option<String>>,
 }
 

@@ -8,7 +8,7 @@
 //! .quota             held (flock) while an agent counts the tenant's bytes, and reserves some of the rest
 //! ```
 //!
-//! A part is as long as its reservation, so that states which are saved at the same time count in full.
+//! A part is as long as its reservation, so that states which are saved at the same time use quota for their full size.
 //!
 //! The lock shows that a state is in use, if the file system has locks that all nodes see. Even without such locks only
 //! one lease gets a state: if two agents rename the same file, only one rename succeeds.

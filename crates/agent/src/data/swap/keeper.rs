@@ -221,7 +221,7 @@ impl WorkerStateKeeper {
         let _ = self.in_time(FILES_LIMIT, released).await;
     }
 
-    /// Whether the worker can be asked to save its state while its lease goes on: not during a save, and not after a
+    /// Whether the worker can be asked to save its state while its lease continues: not during a save, and not after a
     /// failed save.
     pub fn may_save(&self) -> bool {
         let stage = self.stage.try_lock();

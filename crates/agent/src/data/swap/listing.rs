@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 /// Largest number of tenants that are looked at.
 const TENANTS_MAX: usize = 64 * 1024;
-/// Age from which an incomplete file counts as left by a process that is gone.
+/// Age from which an incomplete file is considered left by a process that is gone.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// A saved state that no lease has restored yet.

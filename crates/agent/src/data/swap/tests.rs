@@ -214,7 +214,7 @@ fn a_state_over_its_own_or_its_tenants_limit_leaves_no_file() {
     assert_eq!(names(&options), [""; 0]);
     options.state_bytes = 1 << 20;
     let path = save(&options, &[0; 1000]);
-    // The file of the state's lock counts, too.
+    // The file of the state's lock uses quota, too.
     options.tenant_bytes = fs::metadata(path).expect("a state").len() + HOLDER.len() as u64 + 5;
     let other = StateRequest {
         name: "other".into(),
@@ -257,8 +257,8 @@ fn states_that_are_saved_at_once_share_what_their_tenant_may_have() {
         fs::metadata(path).expect("a file").len()
     });
     let used: u64 = lengths.sum();
-    // `used` may exceed the quota, because a head counts only once it is written. It may be less, because bytes that
-    // one saver has reserved are refused to the others.
+    // `used` may exceed the quota, because a head uses quota only once it is written. `used` may be less, because bytes
+    // that one saver has reserved are refused to the others.
     let (least, most) = (options.tenant_bytes / 5, options.tenant_bytes + heads);
     assert!(
         (least..=most).contains(&used),

@@ -77,8 +77,8 @@ pub(super) async fn restore(
             drop(reader);
             let giving = spawn_blocking(move || give(file, writer, until));
             let answer = sent.wait_for_answer(limit).await;
-            // If the worker reports success, its report counts. If it reports a failure, an error on this side explains
-            // it better.
+            // If the worker reports success, its report is used. If it reports a failure, an error on this side
+            // explains it better.
             let given = giving.await.unwrap_or_else(|error| Err(error.to_string()));
             match (answer, given) {
                 (Err(OrderError::Failed(_)), Err(why)) if !why.is_empty() => Err(OrderError::Failed(why)),

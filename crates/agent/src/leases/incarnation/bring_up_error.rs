@@ -3,7 +3,7 @@
 use crate::workers::worker::{ORDER_LIMIT, OrderError, StartError};
 use hotlease_wire::Cause;
 
-/// Reason why an incarnation did not come up.
+/// Reason why an incarnation could not be brought up.
 pub(super) enum BringUpError {
     /// The worker was killed, or died: its end shows the cause.
     Ended,

@@ -39,8 +39,8 @@ impl Incarnation {
         let limit_it = (lease.terms.memory_bytes, self.cores());
         let limited = async {
             match lease.terms.sandbox {
-                // The kernel would charge the worker for results that its client keeps. A program that has asked for no
-                // limit does not expect this charge.
+                // The kernel would charge the worker for results that its client retains. A program that has asked for
+                // no limit does not expect this charge.
                 Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
                     worker.watch_memory(limit_it.0);
                     Ok(false)

@@ -59,8 +59,8 @@ impl Incarnation {
             && self.running().next().is_none()
         {
             let (keeping, worker) = (Arc::clone(keeping), Arc::clone(worker));
-            // Saving is a task of its own. If it waits for another save of this state, or for the file system, it goes
-            // on after the limit, and ends with the worker. Its result is ignored, because `save` records it.
+            // Saving is a task of its own. If it waits for another save of this state, or for the file system, it
+            // continues after the limit, and ends with the worker. Its result is ignored, because `save` records it.
             let saving = tokio::spawn(async move { keeping.save(&worker, limit).await.is_ok() });
             let _ = timeout(limit, saving).await;
         }

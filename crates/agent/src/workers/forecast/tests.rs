@@ -230,7 +230,7 @@ fn leases_that_come_every_five_minutes_are_waited_for_only_when_they_are_due() {
     let mut chance = Chance(3);
     let mut at = ms(0);
     for number in 0..100 {
-        // The lease comes some seconds late.
+        // The lease arrives some seconds late.
         at += minutes(5) + Duration::from_secs_f64(10.0 * chance.next());
         if number == 10 {
             world.forget_the_beginning();
