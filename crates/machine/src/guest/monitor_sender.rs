@@ -28,7 +28,7 @@ pub struct MonitorSender(Arc<SenderState>);
 
 struct SenderState {
     port: Mutex<File>,
-    /// Numbers of questions whose answers have not come. Locked for moments, never during a send: the thread that
+    /// Numbers of questions whose answers have not arrived. Locked for moments, never during a send: the thread that
     /// receives from the monitor must not wait for a thread that sends to it.
     unanswered: Mutex<BTreeSet<u64>>,
     answered: Condvar,
@@ -119,7 +119,7 @@ mod tests {
         [&16_u32.to_ne_bytes()[..], &what.to_ne_bytes(), &number.to_ne_bytes()].concat()
     }
 
-    /// Next message that the monitor receives; `None` if none comes for a while.
+    /// Next message that the monitor receives; `None` if none arrives for a while.
     fn hear(monitor: &mut UnixStream) -> Option<(FromGuest, Vec<u8>)> {
         match messages::receive(monitor) {
             Ok(heard) => heard,
@@ -156,7 +156,7 @@ mod tests {
                 drop(paused);
             }
         });
-        // Answers come in any order; an answer without a question changes nothing.
+        // Answers arrive in any order; an answer without a question changes nothing.
         for number in [6, 0] {
             assert_eq!(hear(&mut monitor), None, "two are not answered");
             teller.note_answer(&head(0, number));

@@ -48,7 +48,7 @@ impl OutputPipe {
         }
     }
 
-    /// Passes on the output that has come; returns whether there may be more later.
+    /// Passes on the output that has arrived; returns whether there may be more later.
     pub fn pass_on(&self) -> bool {
         let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = [0; PIECE];
@@ -83,7 +83,7 @@ mod tests {
         assert!(printed.pass_on(), "a process could print");
         drop(prints);
         assert!(!printed.pass_on());
-        // No process could print any more: it returns.
+        // Returns, because no process can print any more.
         printed.listen();
         let mut told = told;
         told.rewind().expect("the beginning");

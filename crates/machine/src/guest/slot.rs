@@ -169,7 +169,7 @@ impl GuestSlot {
         Ok((header, output))
     }
 
-    /// Sleeps until the reply is there; if the worker dies, the machine ends too.
+    /// Sleeps until the reply has arrived; if the worker dies, the machine ends too.
     fn wait(&self, number: u64) -> Result<ReplyHeader, String> {
         loop {
             if let Some(reply) = self.channel.poll(number) {

@@ -116,7 +116,7 @@ pub fn in_memory(name: &CStr) -> io::Result<File> {
 }
 
 fn command_line(emulated: bool) -> String {
-    // A kernel that gives up ends QEMU, which ends the worker. Arguments that the kernel does not know become
+    // A kernel that panics ends QEMU, which ends the worker. Arguments that the kernel does not recognise become
     // environment variables of its first program.
     let mut line = format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}"

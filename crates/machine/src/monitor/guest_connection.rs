@@ -156,8 +156,8 @@ impl GuestConnection {
     fn forward_answers(&self) {
         let mut answer = vec![0; FILE_BYTES_MAX as usize];
         while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-            // If this fails, the machine has ended, which the listening thread will see. Until then this thread goes on
-            // taking answers, so that the listening thread never waits for it.
+            // If this fails, the machine has ended: the listening thread notices the end. Until then this thread
+            // continues to take answers, so that the listening thread never waits for it.
             let _ = self.tell(&ToGuest::File, &answer[..bytes]);
         }
     }
@@ -288,7 +288,7 @@ fn call_result((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Resul
     }
 }
 
-/// Prints the worker's output here: the agent keeps the end of it.
+/// Prints the worker's output here: the agent stores the end of it.
 fn print(text: &[u8]) {
     let mut out = io::stdout().lock();
     // Fails if the agent has closed the pipe: then no output is needed.

@@ -76,7 +76,7 @@ impl FileTable {
     /// Path of this name in a folder.
     pub fn beneath(&self, parent: u64, name: &OsStr) -> Result<PathBuf, Errno> {
         let bytes = name.as_encoded_bytes();
-        // The name comes from the machine, and may be no valid name.
+        // The name was sent by the machine, and may be no valid name.
         let is_name =
             !bytes.is_empty() && !matches!(bytes, b"." | b"..") && !bytes.contains(&b'/') && !bytes.contains(&0);
         match is_name && bytes.len() <= NAME_BYTES_MAX {

@@ -65,7 +65,7 @@ fn an_unasked_message_is_the_machine_s_end() {
         lost(&[(returned_of(7, 0, 0), b"")]),
         "it answers slot 7, which did not ask"
     );
-    // An answer that comes before its order counts as the answer: a guest may answer as it likes.
+    // An answer that arrives before its order is taken for the answer: a guest may send any answer.
     let obeys = || (FromGuest::Obeyed(Ok(())), &b"brought"[..]);
     assert_eq!(lost(&[obeys(), obeys()]), "it answers an order that it was not given");
 }
