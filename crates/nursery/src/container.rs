@@ -44,7 +44,7 @@ pub enum Runtime {
     ChRun,
     /// Apptainer.
     Apptainer,
-    /// Singularity, from which Apptainer comes.
+    /// Singularity, from which Apptainer is derived.
     Singularity,
     /// Podman, as NERSC wraps it.
     PodmanHpc,
@@ -124,7 +124,7 @@ impl Runtime {
         matches!(self, Self::Crun | Self::ChRun)
     }
 
-    /// Whether its containers may hold code of users who do not trust each other.
+    /// Whether its containers may run code of users who do not trust each other.
     pub fn is_confining(self) -> bool {
         self == Self::Crun
     }
@@ -205,8 +205,8 @@ impl Runtime {
             Self::Apptainer | Self::Singularity => {
                 all.add("--silent");
                 all.add("exec");
-                // Shows nothing of the host except what is bound. The container's environment comes in variables with
-                // the runtime's prefix.
+                // Shows nothing of the host except what is bound. The container's environment is passed in variables
+                // with the runtime's prefix.
                 all.add("--containall");
                 all.add("--cleanenv");
                 all.add("--no-privs");

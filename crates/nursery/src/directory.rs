@@ -111,7 +111,7 @@ impl DeclaredDirectory {
     }
 }
 
-/// User and group without rights. Stands for root's group, whose rights no sandbox gets, and, when a directory is
+/// User and group without rights. Used for root's group, whose rights no sandbox gets, and, when a directory is
 /// checked, for a sandbox's own user.
 const NOBODY: u32 = 65534;
 

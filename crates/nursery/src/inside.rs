@@ -93,7 +93,7 @@ impl SandboxInit<'_> {
             Some((Pid1Order::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(nursery_gone()),
         };
-        // This comes before capabilities are dropped: switching the loopback on needs a capability.
+        // Before capabilities are dropped, because switching the loopback on needs a capability.
         let listener = match storage {
             true => Some(loopback::listen().map_err(step("opening a way to object storage"))?),
             false => None,
@@ -142,7 +142,7 @@ impl SandboxInit<'_> {
     /// Gives the process the properties of every pid 1: it dies with the nursery, cannot be inspected, and has a
     /// session, a keyring and a host name of its own.
     pub fn be_pid_1(&self) -> Result<(), StepError> {
-        // This comes after the change of user, which would reset it. If the nursery has ended before this call, its
+        // After the change of user, which would reset this setting. If the nursery has ended before this call, its
         // closed socket shows that.
         kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
         kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;

@@ -100,7 +100,7 @@ struct CloneArguments {
 
 /// Switches on an interface of this socket's network.
 pub fn switch_on(socket: &OwnedFd, name: &CStr) -> io::Result<()> {
-    // SAFETY: the structure holds numbers and letters, for which zeros are valid.
+    // SAFETY: the structure contains numbers and letters, for which zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let letters = name.to_bytes();
     if letters.len() >= request.ifr_name.len() {
@@ -287,7 +287,7 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
     // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
         ForkSide::Child => {
-            // The child lives only to hold its namespace until the namespace is open.
+            // The child lives only so that its namespace exists until the namespace is open.
             let _ = die_with_parent();
             loop {
                 // SAFETY: waits for a signal.

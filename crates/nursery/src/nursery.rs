@@ -280,7 +280,7 @@ impl Nursery {
         self.groups.close();
     }
 
-    /// Waits for an event and handles it; returns whether the agent is still there.
+    /// Waits for an event and handles it; returns `false` once the agent is gone.
     fn handle_events(&mut self, orders: bool) -> bool {
         let wanted = if orders { PollFlags::POLLIN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::new(self.agent.as_fd(), wanted)];
@@ -390,7 +390,7 @@ impl Nursery {
         spare.count()
     }
 
-    /// Carries out one order; returns whether the agent is still there.
+    /// Carries out one order; returns `false` once the agent is gone.
     fn handle_order(&mut self) -> bool {
         let (order, fds) = match receive::<NurseryOrder>(&self.agent) {
             Ok(Some(order)) => order,

@@ -1,8 +1,8 @@
 //! Messages between agent and nursery.
 //!
 //! Each order that has a reply carries, as its first descriptor, the socket for that reply, so any number of orders can
-//! be under way. The description of a program goes in a memory file, because its environment may be longer than a
-//! message. The nursery reads the mounts from this file, and pid 1 of the sandbox reads the rest.
+//! be under way. The description of a program is sent in a memory file, because its environment may be longer than a
+//! message. The nursery reads the mounts from this file, and pid 1 of the sandbox reads the other parts.
 
 use crate::container::ContainerConfig;
 use crate::policy::Policy;
@@ -65,7 +65,7 @@ pub enum Reply {
     Started,
     /// The sandbox is limited.
     Limited {
-        /// Whether the kernel keeps the memory of all its processes within the limit.
+        /// Whether the kernel limits the memory of all its processes together.
         memory: bool,
     },
     /// The order failed, and nothing is left of it.
@@ -80,6 +80,6 @@ pub enum Reply {
 pub struct EndReport {
     /// The program's exit status, or the negative signal that killed it.
     pub status: i32,
-    /// Whether the kernel killed a process in it for lack of memory; `None` if no group counts such kills.
+    /// Whether the kernel killed a process in it for lack of memory; `None` if no group records such kills.
     pub out_of_memory: Option<bool>,
 }

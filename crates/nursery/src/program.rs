@@ -36,7 +36,7 @@ pub struct ProgramDescription {
     pub directory: OsString,
     /// Mounts in addition to the mounts of the policy.
     pub mounts: Vec<Mount>,
-    /// Directories that the lease has declared; they count as mounts.
+    /// Directories that the lease has declared. They use up the limit of mounts, too.
     pub declared: Vec<DeclaredDirectory>,
     /// Whether workers will be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
     pub zygote: bool,

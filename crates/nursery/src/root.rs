@@ -45,7 +45,7 @@ const SYSTEM_FOLDERS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/
 /// Folders that every sandbox has for itself, even if an image has them.
 pub const OWN_FOLDERS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 
-/// Entries of `/etc` that programs need and that hold no secrets.
+/// Entries of `/etc` that programs need and that contain no secrets.
 const ETC: [&str; 12] = [
     "alternatives",
     "ca-certificates",

@@ -57,7 +57,7 @@ impl ZygoteNamespaces {
 /// either no namespaces, or all namespaces of [`KINDS`] in the order of `KINDS`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForkOrder {
-    /// Paths that the fork may write, beyond its own folders.
+    /// Paths that the fork may write, in addition to its own folders.
     pub writable: Vec<PathBuf>,
 }
 

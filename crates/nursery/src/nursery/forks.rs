@@ -193,8 +193,8 @@ impl Sandbox {
     }
 }
 
-/// Makes the kernel refuse messages to a socket that only sends. A tenant could put descriptors into such messages; the
-/// nursery would close them together with the socket, which could take as long as the tenant likes.
+/// Makes the kernel refuse messages to a socket that only sends. A tenant could put descriptors into such messages. The
+/// nursery would close them together with the socket, and this could take any time that the tenant chooses.
 fn only_send(socket: &OwnedFd) -> io::Result<()> {
     Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)
 }

@@ -52,7 +52,7 @@ pub fn nest(
     match forked.map_err(step("starting a process"))? {
         ForkSide::Child => match help(&NestedSandbox { inside, targets }, parent, &theirs) {
             Ok(()) => {
-                // Now only the process that `help` has started holds this end: it closes as soon as that process dies.
+                // Now only the process that `help` has started has this end open: the end closes when it dies.
                 drop(theirs);
                 wait_to_be_killed()
             }

@@ -126,7 +126,7 @@ impl Nursery {
         }
     }
 
-    /// Opens the mounts of a program, beyond the mounts of the policy, for a sandbox of this user.
+    /// Opens the mounts of a program, without the mounts of the policy, for a sandbox of this user.
     fn trees(&self, described: &OwnedFd, user: (u32, u32)) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described

@@ -43,8 +43,8 @@ impl Orders {
         if moved < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the first descriptor was made just now; the other was put there by the process that started this
-        // process, and no other code uses it.
+        // SAFETY: the first descriptor was made just now. The second was made by the process that started this process,
+        // and no other code uses it.
         let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
         drop(gift);
         let filter = filter::forbidding(lost_by_forks()).map_err(io::Error::other)?;

@@ -107,7 +107,7 @@ impl NestedSandbox<'_> {
 }
 
 /// Waits until the nursery, which sends nothing more, closes its end of the socket. The kernel reaps orphans in this
-/// namespace meanwhile: dead orphans would count for the limit of processes. The fork is a child of the zygote's pid 1.
+/// namespace meanwhile: dead orphans would use up the limit of processes. The fork is a child of the zygote's pid 1.
 fn keep(socket: &OwnedFd) -> Result<(), StepError> {
     kernel::discard_dead_children().map_err(step("reaping orphans"))?;
     while receive::<Pid1Order>(socket).map_err(step(HEARING))?.is_some() {}
