@@ -116,8 +116,8 @@ impl ClientConnection {
 
     /// Closes the connection: its slots drop their channels, regions and links.
     pub fn close(self, lease: &mut WorkerLease) {
-        // This comes first: a slot may be in the middle of a transfer with this client, and reads its mail only after
-        // the transfer.
+        // Before all other steps, because a slot may be in the middle of a transfer with this client, and reads its
+        // mail only after the transfer.
         for (_, peer) in self.links.values() {
             peer.give_up();
         }

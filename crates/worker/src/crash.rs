@@ -24,8 +24,8 @@ const FATAL: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
-/// Signals by which a batch system tells every process of a job that its node is wanted back. The agent then drains,
-/// and ends its workers in time; a worker that died of such a signal would break calls that may still finish.
+/// Signals by which a batch system warns every process of a job that it takes the node back. The agent then drains, and
+/// ends its workers in time; a worker that died of such a signal would break calls that may still finish.
 const AGENT_SIGNALS: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
 
 extern "C" fn ignore_signal(_signal: libc::c_int) {}

@@ -1,6 +1,6 @@
-//! Floating-point control state of a thread: rounding, precision, masked exceptions, and whether subnormal numbers
-//! count as zero. Each thread has its own state. Constructors of libraries that are linked with `-ffast-math` change it
-//! for the thread that loads them; `fesetround` changes it for the calling thread.
+//! Floating-point control state of a thread: rounding, precision, masked exceptions, and whether subnormal numbers are
+//! treated as zero. Each thread has its own state. Constructors of libraries that are linked with `-ffast-math` change
+//! it for the thread that loads them; `fesetround` changes it for the calling thread.
 //!
 //! Reading takes some nanoseconds and no system call, so slots read the state after each reply. Writing may take
 //! longer, so only a changed state is written.

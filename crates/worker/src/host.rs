@@ -62,7 +62,7 @@ pub(crate) fn set_mailbox(mailbox: Arc<Mailbox>) {
     let _ = MAILBOX.set(mailbox);
 }
 
-/// Address by which a client on another host reaches this host; `None` if no such client has come.
+/// Address by which a client on another host reaches this host; `None` if no such client has connected.
 pub fn address_for_clients() -> Option<IpAddr> {
     *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -73,7 +73,7 @@ pub(crate) fn set_reached_at(host: IpAddr) {
 }
 
 /// For a host's function: ends the process with this status after the reply to the current invocation is published.
-/// Requests that wait behind it are not run, and their clients are told so.
+/// Requests that wait behind it are not run; their clients are informed of that.
 pub fn exit_after_reply(status: i32) {
     if let Some(mailbox) = MAILBOX.get() {
         mailbox.put(SlotMessage::Leave(status));

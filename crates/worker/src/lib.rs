@@ -30,7 +30,7 @@
 //! | `function/seat` | a slot's place in a gang |
 //! | `function/library` | loading function libraries |
 //! | `function/state_hooks` | the functions of a library that save and restore its state |
-//! | `function/remote_worker` | functions that run in a virtual machine, for which this process stands |
+//! | `function/remote_worker` | functions that run in a virtual machine, which this process represents |
 //! | `state` | saving and restoring the state that functions leave in the process |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
@@ -148,8 +148,8 @@ impl Worker {
         obey(self.socket, program::WorkerProgram::default())
     }
 
-    /// Serves as [`serve`](Self::serve) does, in place of a worker in a virtual machine, whose program has this many
-    /// functions from the beginning.
+    /// Serves as [`serve`](Self::serve) does, for a worker in a virtual machine, whose program has this many functions
+    /// from the beginning.
     pub fn serve_for(self, there: &'static dyn RemoteWorker, functions: u16) -> ! {
         if let Err(error) = self.prepare(false) {
             eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
@@ -165,7 +165,7 @@ impl Worker {
         obey(self.socket, program)
     }
 
-    /// Ends this process as the worker for which it stands has ended: by the same signal, or with the same exit status.
+    /// Ends this process as the worker that it represents has ended: by the same signal, or with the same exit status.
     pub fn end_as(end: WorkerEnd) -> ! {
         crash::end_as(end)
     }

@@ -103,7 +103,7 @@ mod tests {
         cores.map(|core| core as u32).collect()
     }
 
-    /// Starts a thread that is pinned to `core`; it returns its cores when it is told to.
+    /// Starts a thread that is pinned to `core`. The thread returns its cores once it is told to.
     fn pinned(core: Option<u32>) -> (mpsc::Sender<()>, std::thread::JoinHandle<CpuSet>) {
         let (tell, told) = mpsc::channel();
         let (ready, is_ready) = mpsc::channel();

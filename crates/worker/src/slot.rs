@@ -193,7 +193,7 @@ impl<C: Core> Slot<C> {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // Sends wake-ups that are due. They come after the check for the next request, because the cache miss of
+            // Sends wake-ups that are due. This is done after the check for the next request, because the cache miss of
             // that check overlaps the reply's way to the client, and before the next function, which may take long.
             self.settle(self.last);
             self.settle(position);
@@ -376,8 +376,7 @@ impl<C: Core> Slot<C> {
         for client in &self.clients {
             if let TransportRing::Ofi(ring) = client.channel.far() {
                 let left = until.saturating_duration_since(Instant::now());
-                // The probe's answer comes after the replies have arrived. Without an answer the client is gone, or too
-                // slow.
+                // The probe's answer arrives after the replies. Without an answer the client is gone, or too slow.
                 let _ = ring.port().probe(ring.peer(), left);
             }
         }

@@ -1,6 +1,6 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker calls `dlopen`. A process that stands for a worker elsewhere orders that worker to call `dlopen`
+//! Only the worker calls `dlopen`. A process that represents a worker elsewhere orders that worker to call `dlopen`
 //! ([`RemoteWorker`]). The library's constructors may do anything. If they kill the process, the agent reports that
 //! this library was being loaded.
 
@@ -176,7 +176,7 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
 }
 
 /// Whether an address lies in the file that was loaded from this path. The address of a thread-local variable lies in
-/// no file, and counts as lying in this file.
+/// no file; for it the result is `true`.
 fn is_in(path: &str, address: *mut c_void) -> bool {
     // SAFETY: plain data, for which zeros are valid.
     let mut found: libc::Dl_info = unsafe { zeroed() };
@@ -196,7 +196,7 @@ fn open_remotely(
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let names = code::functions(&bytes).map_err(|error| error.to_string())?;
     there.load(&bytes, base)?;
-    // The agent counts functions in 16 bits.
+    // The agent numbers functions with 16 bits.
     let loaded = names.into_iter().zip(base..).map(|(function, index)| {
         let interface = function.interface;
         let code = CodeLocation::Remote(there, index);

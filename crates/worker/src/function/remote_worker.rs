@@ -1,4 +1,4 @@
-//! Functions that run in a virtual machine: this process stands for a worker there, which only this process can reach.
+//! Functions that run in a virtual machine: this process represents a worker there, which only this process can reach.
 //!
 //! For agent and clients this process is the worker. Channels, buffers and usage are here; input and output are copied
 //! in both directions, and the virtual machine shares no memory with the client.

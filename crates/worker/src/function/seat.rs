@@ -60,7 +60,7 @@ impl SeatLayout {
         if self.description_bytes == 0 {
             return &[];
         }
-        // SAFETY: the worker's memory, which it keeps as long as the seat.
+        // SAFETY: the worker's memory, which it does not free while the seat exists.
         unsafe { std::slice::from_raw_parts(self.description, self.description_bytes as usize) }
     }
 

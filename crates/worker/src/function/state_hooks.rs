@@ -212,7 +212,7 @@ unsafe extern "C" fn fail(state: *mut StateLayout, code: i32, message: *const c_
         false => unsafe { CStr::from_ptr(message) }.to_bytes(),
     };
     let said = String::from_utf8_lossy(&said[..said.len().min(MESSAGE_BYTES_MAX)]);
-    // The first reason counts.
+    // Only the first reason is recorded.
     passing
         .failed
         .get_or_insert_with(|| format!("failed with error {code}: {said}"));

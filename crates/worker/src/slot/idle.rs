@@ -76,7 +76,7 @@ impl IdlePolicy {
     /// Notes a request that came after the slot was idle for `gap` ticks.
     #[inline]
     pub fn note_gap(&mut self, gap: u64) {
-        // A gap counts only up to a bound, so that the average recovers soon after one long gap.
+        // A gap is included only up to a bound, so that the average recovers soon after one long gap.
         let gap = gap.min(self.budget.saturating_mul(4));
         self.gap = self.gap - self.gap / 8 + gap / 8;
         self.core.note_answer();

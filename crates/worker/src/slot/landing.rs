@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 8 << 30;
 const KEPT_MAX: u64 = 1 << 20;
 /// Time without use after which a buffer larger than [`KEPT_MAX`] is freed.
 pub const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Limit of a transfer, if the invocation has no shorter timeout: after that the client's host counts as gone.
+/// Limit of a transfer, if the invocation has no shorter timeout: after that the client's host is considered gone.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Landing buffers of one channel.
@@ -116,7 +116,7 @@ impl LandingBuffers {
             && let Some(ring) = ring(channel)
             && ring.port().write(ring.peer(), &spans, limit(timeout_us)).is_err()
         {
-            // Late pieces may still be read from the buffer: they must not come from the next call's output.
+            // Late pieces may still be read from the buffer: they must not contain the next call's output.
             self.output = None;
             return Err(InvocationStatus::OutputUnreachable);
         }

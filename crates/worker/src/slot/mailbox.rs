@@ -85,7 +85,7 @@ impl Mailbox {
     }
 
     /// Main thread: delivers a message and wakes the slot. Messages that the new message cancels are removed from the
-    /// queue, so that a slot that is busy for long does not keep the memory of clients that come and go meanwhile.
+    /// queue, so that a slot that is busy for long does not retain the memory of clients that have left meanwhile.
     pub fn put(&self, message: SlotMessage) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.retain_mut(|queued| !message.cancels(queued));

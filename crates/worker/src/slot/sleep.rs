@@ -14,7 +14,7 @@ const NAP: Duration = Duration::from_micros(50);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Sleeps until `ready` returns true, or until `timeout` has passed. Drives the ports, which no other thread drives.
-/// `wake` interrupts the sleep. `neighbours`: whether requests may come that neither ports nor `wake` report. Returns
+/// `wake` interrupts the sleep. `neighbours`: whether requests may arrive that neither ports nor `wake` report. Returns
 /// whether `ready` returned true.
 pub fn on_ports(
     ports: &[Arc<Port>],

@@ -30,7 +30,7 @@ fn register(socket: &Socket, byte: u8) -> Memory {
     memory
 }
 
-/// A slot checks for mail once a turn. It must also handle a message that comes within the turn: otherwise the old
+/// A slot checks for mail once a turn. It must also handle a message that arrives within the turn: otherwise the old
 /// entry in the slot's table would pass, and its memory would be read.
 #[test]
 fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {

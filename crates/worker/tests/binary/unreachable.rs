@@ -1,5 +1,5 @@
-//! Buffers of a client on another host that the worker cannot reach: the client is told whether its function ran. The
-//! client's port makes no progress, like the port of a stopped process, until the worker has given up.
+//! Buffers of a client on another host that the worker cannot reach: the client is informed whether its function ran.
+//! The client's port makes no progress, like the port of a stopped process, until the worker has given up.
 
 use super::{SHAPE, Worker};
 use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More bytes than the buffers of a connection hold, so that they do not get through without the client's port.
+/// More bytes than the buffers of a connection have room for: they do not get through without the client's port.
 const LARGE_BYTES: u64 = 64 << 20;
 const REGION: RegionId = RegionId(1);
 /// Time limit of the worker's attempt.
