@@ -137,8 +137,8 @@ pub struct AgentConfig {
     pub direct_gpus: u32,
     /// Service for other hosts (default: none).
     pub network: Option<AgentNetwork>,
-    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that
-    /// starts during the job finds it (default: none).
+    /// Folder in which `hotlease-node` writes a file for each batch job that runs on the node (default: none). An agent
+    /// that starts during the job finds the file.
     pub batch_jobs: Option<PathBuf>,
     /// The site's policy: which batch jobs have company (default: none, so leases use idle nodes only).
     pub batch_policy: Option<PathBuf>,

@@ -403,8 +403,8 @@ impl Node {
             if asker == Requester::Manager || !is_count {
                 self.tell_room_wanted(&refusal);
             }
-            // The end of a session that its client closed just before this request may not have been read yet, and a
-            // client that does not use its lease may release it.
+            // A client may have closed its session just before this request, and the end of the session may not have
+            // been read yet. A client that does not use its lease may release it.
             sleep(UNREAD_LIMIT).await;
         }
     }

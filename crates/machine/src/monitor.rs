@@ -90,8 +90,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Makes the file server of the machine. The number of files that the machine may have open is the limit of this
-    /// process, less the limit of a worker's own files, but at least half of the limit of this process.
+    /// Makes the file server of the machine. The machine may have as many files open as this process, less a worker's
+    /// own limit of files, but at least half as many as this process.
     fn file_server(&self) -> FileServer {
         let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
         let open_max = most.saturating_sub(self.files).max(most / 2);

@@ -236,7 +236,7 @@ pub fn limit_system_calls(filter: &[seccompiler::sock_filter]) -> io::Result<()>
 /// Joins a new keyring that no other process has.
 pub fn new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: no name, and so no memory of ours.
+    // SAFETY: passes no name, so the kernel reads no memory of this process.
     let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
     match checked(result) {
         // A kernel without keyrings has no keyring to inherit.

@@ -24,7 +24,7 @@
 //!   `confinement` contain one mechanism each. `message` sends and receives. `kernel` has the system calls that no
 //!   library wraps.
 //!
-//! No part outlives the part that started it: the nursery ends when its agent's socket closes, the kernel kills every
+//! No part outlives the part that started it. The nursery ends when its agent's socket closes. The kernel kills every
 //! sandbox when the nursery ends, and everything in a sandbox when its pid 1 ends.
 
 pub mod cgroup;

@@ -1,9 +1,9 @@
 //! System calls that code in a sandbox may make. Every other call fails as if the kernel did not have it.
 //!
-//! A call is listed because a worker, an interpreter or a numeric library needs it. Not listed are calls that reach
-//! beyond the sandbox's own processes, memory and files, or into parts of the kernel that are rarely used and often
-//! broken: no `ptrace`, `mount`, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules, namespaces,
-//! clocks. docs/sandboxes.md shows this table.
+//! A call is listed because a worker, an interpreter or a numeric library needs it. Calls that reach beyond the
+//! sandbox's own processes, memory and files are not listed, nor are calls into parts of the kernel that are rarely
+//! used and often broken: `ptrace`, `mount`, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules,
+//! namespaces, clocks. docs/sandboxes.md shows this table.
 
 /// A condition on an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,7 +303,8 @@ const BASE_CALLS: &[SystemCall] = calls! {
 };
 
 /// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own
-/// namespaces, made for its forks. The rights that come with them apply only to them, and are useless with these calls.
+/// namespaces, made for its forks. The rights in these children apply to nothing else, and are useless with these
+/// calls.
 const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),

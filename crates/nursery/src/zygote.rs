@@ -54,7 +54,7 @@ impl ZygoteNamespaces {
 }
 
 /// Order to a zygote. Descriptors: the socket at which the fork waits for [`ForkRequest`], the pipe for its report, and
-/// either no namespaces, or all namespaces of [`KINDS`] in the order of `KINDS`.
+/// the namespaces: none, or all of [`KINDS`] in the order of `KINDS`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ForkOrder {
     /// Paths that the fork may write, in addition to its own folders.

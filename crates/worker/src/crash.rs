@@ -51,8 +51,7 @@ pub fn take_control_socket() -> io::Result<OwnedFd> {
 }
 
 /// Prepares the process: crash handlers, no core dumps (they would delay the report of a death by seconds), and
-/// line-buffered output, so that the output of a function that dies is not lost. `hosted`: another program hosts the
-/// worker.
+/// line-buffered output. So the output of a function that dies is not lost. `hosted`: another program hosts the worker.
 pub fn install(hosted: bool) -> io::Result<()> {
     // If the limit cannot be lowered, the worker works all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);

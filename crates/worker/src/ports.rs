@@ -1,7 +1,7 @@
 //! The ports of a worker's slots: one for each slot and provider that a client has asked for.
 //!
-//! libfabric is loaded when the first client from another host asks for a port, so that a worker which serves only its
-//! own node never maps it.
+//! libfabric is loaded when the first client from another host asks for a port: a worker that serves only its own node
+//! never maps libfabric.
 
 use crate::slot::mailbox::{Mailbox, SlotMessage};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, providers};

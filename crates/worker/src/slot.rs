@@ -83,7 +83,7 @@ pub struct Slot<C> {
     /// Start of the current polling, ticks: the end of the last call or sleep.
     hot_since: u64,
     /// Latest reading of the clock, ticks: at the end of the last call or of the last turn without a request. The next
-    /// call counts as started at this time, some ten nanoseconds before its request is found, so that no reading of the
+    /// call is taken as started at this time, some ten nanoseconds before its request is found. So no reading of the
     /// clock delays the function.
     now: u64,
 }
@@ -193,8 +193,8 @@ impl<C: Core> Slot<C> {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // Sends wake-ups that are due. This is done after the check for the next request, because the cache miss of
-            // that check overlaps the reply's way to the client, and before the next function, which may take long.
+            // Sends wake-ups that are due: after the check for the next request, because the cache miss of that check
+            // overlaps the reply's way to the client; and before the next function, because the function may take long.
             self.settle(self.last);
             self.settle(position);
             if let Some(request) = request {

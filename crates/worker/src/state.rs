@@ -1,6 +1,6 @@
-//! The state that functions leave in this process: saved when its lease ends, and restored for the next lease, by
-//! functions of the program that hosts the worker, or of the library that the worker has loaded. They run on the slot's
-//! thread between two invocations, so no function changes the state meanwhile.
+//! The state that functions leave in this process: saved when its lease ends, and restored for the next lease.
+//! Functions of the program that hosts the worker, or of the library that the worker has loaded, save and restore it.
+//! They run on the slot's thread between two invocations, so no function changes the state meanwhile.
 
 use crate::function::context::Context;
 use crate::function::state_hooks::StateHooks;

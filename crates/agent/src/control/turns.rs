@@ -158,10 +158,10 @@ impl Turns {
         }
     }
 
-    /// Kills a stranger that two successive looks have seen. A stranger is a process that a function has started, which
-    /// can claim the worker's core and outlive the worker, or a worker that has left the core but kept its claim file.
-    /// No other process has the file. If the stranger belongs to a living worker, that worker is killed too, because
-    /// more of its processes may wait for the claim.
+    /// Kills a stranger that two successive looks have seen. A stranger is a process that a function has started: it
+    /// can claim the worker's core and outlive the worker. A worker that has left the core but still has the core's
+    /// claim file is a stranger, too. No other process has the file. If the stranger belongs to a living worker, that
+    /// worker is killed too, because more of its processes may wait for the claim.
     fn drive_out(&mut self, core: u32, holder: Option<u32>, on: &CoreWorkers, node: &Node) {
         let is_known = |pid| on.workers.iter().any(|worker| worker.pid == pid) || on.arriving.contains(&pid);
         // A worker that is being killed is not in `on.workers` any more.

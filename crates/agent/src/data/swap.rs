@@ -1,6 +1,6 @@
-//! Swapping: the state that functions have left in an idle worker is saved to a file system that several nodes see, and
-//! restored in the worker of the next lease that asks for it, here or on another node. The worker ends, so its memory
-//! is free at once.
+//! Swapping: the state that functions have left in an idle worker is saved to a file system that several nodes see. The
+//! state is restored in the worker of the next lease that asks for it, here or on another node. The idle worker ends,
+//! so its memory is free at once.
 //!
 //! ```text
 //!  lease with a state ── begins ──► hold (a lock) ─► restore: file ══ pipe ══► worker's restore function ─► serves

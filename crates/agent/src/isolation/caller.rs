@@ -1,9 +1,9 @@
 //! Identity of the party that opens a session, and the tenant to which the session belongs.
 //!
 //! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
-//! only tenants that its operator has named, and users of its own host, of which it admits only the agent's own user
-//! and root. [`crate::isolation::sandboxes`] decides which sandbox each of them gets. An agent of kind `process` that
-//! serves several tenants does not start unless its operator accepts that each of them has the agent's rights.
+//! only tenants that its operator has named, and users of its own host. Of these users it admits only the agent's own
+//! user and root. [`crate::isolation::sandboxes`] decides which sandbox each of them gets. An agent of kind `process`
+//! that serves several tenants does not start unless its operator accepts that each tenant has the agent's rights.
 
 use crate::config::SharedByTenants;
 use hotlease_sandbox::Kind;

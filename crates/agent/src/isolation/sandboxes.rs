@@ -1,6 +1,6 @@
 //! Kind of sandbox for each lease, and the parts of the host that its program sees.
 //!
-//! An agent serves tenants that its operator has named, and users of its own host, of which it admits only the agent's
+//! An agent serves tenants that its operator has named, and users of its own host. Of these users it admits only its
 //! own user and root (see [`caller`](super::caller)). Code of the agent's own user gains nothing by leaving a sandbox,
 //! so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names no kind gets
 //! this kind, and a lease that names a weaker kind is refused. Other tenants also cannot choose what they see of the

@@ -1,9 +1,9 @@
 //! Log of failed invocations. Each entry has the invocation's number, which the client's log uses, too.
 //!
 //! A worker does not log, because everything that it prints is treated as output of its functions, and belongs to its
-//! tenant. After it has sent the reply, it records a failure in the memory that it shares with the agent, which looks
-//! at this memory from time to time. A tenant can cause any number of failures, so only some failures in each second
-//! are logged one by one; of the others only the number is logged.
+//! tenant. After the reply, it records a failure in the memory that it shares with the agent. The agent looks at this
+//! memory from time to time. A tenant can cause any number of failures, so only some failures in each second are logged
+//! one by one; of the others only the number is logged.
 
 use super::libraries::Libraries;
 use hotlease_fabric::usage::{InvocationFailure, UsageBlock};

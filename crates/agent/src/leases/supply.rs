@@ -130,8 +130,8 @@ impl WorkerSupply {
         (taken, came)
     }
 
-    /// Gives up the zygote of a lease's program, because a fork has failed, for the reason `why`, and the next fork
-    /// would fail in the same way. The lease's worker is then started without a zygote.
+    /// Gives up the zygote of a lease's program: a fork has failed for the reason `why`, and the next fork would fail
+    /// in the same way. The lease's worker is then started without a zygote.
     pub fn give_up_zygote(&self, terms: &Terms, why: &str) -> WorkerOrigin {
         if let Some(program) = &terms.program {
             let why = format!("a worker forked from its zygote does not start: {why}");

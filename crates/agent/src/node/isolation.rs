@@ -144,8 +144,8 @@ impl Node {
         Ok(image)
     }
 
-    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox, and the folders of its import
-    /// path that it does not see there. Reads folders of the host.
+    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox. Also returns the folders of
+    /// its import path that the sandbox does not show. Reads folders of the host.
     pub(super) fn program(
         &self,
         python: PythonRuntime,

@@ -1,7 +1,7 @@
 //! Journalling of usage: leases are noted in the journal at their end, and at intervals while they run.
 //!
 //! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most
-//! [`NOTE_INTERVAL`] of its usage. The share of each function is noted less often while leases run, so up to two
+//! [`NOTE_INTERVAL`] of its usage. The share of each function is noted less often while leases run. So up to two
 //! seconds of computing may be billed to a lease and to none of its functions. Journalling needs no manager.
 
 use crate::leases::active_lease::ActiveLease;

@@ -15,8 +15,8 @@ const LEAST_PART: u64 = 10;
 /// Memory is ample when at least one part in this many of it is available. If processes wait for memory even then, they
 /// have reached a limit of their own control group, or wait for pages of files: the end of idle workers would not help.
 const AMPLE_PART: u64 = 2;
-/// Memory that is not ample is also short when processes wait for it for more than this share of time, averaged by the
-/// kernel over ten seconds.
+/// If memory is not ample, it is short when processes wait for it for more than this share of time. The kernel averages
+/// this share over ten seconds.
 const PRESSURE_PERCENT: f64 = 10.0;
 /// Triggers for an alarm: the microseconds for which a process has waited, and the microseconds of the window in which
 /// this is counted. The kernel checks ten times in each window. The shorter window needs CAP_SYS_RESOURCE. The kernel

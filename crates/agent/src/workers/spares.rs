@@ -1,6 +1,6 @@
-//! Spare interpreters. When a lease of Python workers has ended, some interpreters are started again and wait for the
-//! next leases of the same tenant for exactly the same program, because imports take most of the time of such a start.
-//! The program's [`Forecast`] decides how many wait, and when.
+//! Spare interpreters. When a lease of Python workers has ended, some interpreters are started again. They wait for the
+//! next leases of the same tenant for exactly the same program, because imports take most of the time of a start. The
+//! program's [`Forecast`] decides how many interpreters wait, and when.
 //!
 //! A spare is started like any worker, has run nothing but imports, and becomes the worker of one lease. So no data of
 //! one lease's tasks reaches another lease. A spare is identified by its program, which includes the versions of

@@ -48,8 +48,8 @@ impl SystemCalls {
 /// Makes the `config.json` of a container.
 ///
 /// The bundle lists no namespaces of processes, network, IPC, host name and control groups, no resource limits and no
-/// session keyring, because the runtime is started inside of them. It needs no masked paths, because `/proc` contains
-/// only the container's own processes.
+/// session keyring: the runtime is started inside of them. It needs no masked paths, because `/proc` contains only the
+/// container's own processes.
 pub(crate) fn config(told: &ContainerSpec<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
     let arguments: Vec<&str> = told.command.iter().map(|word| text(word)).collect::<Result<_, _>>()?;
     let mut environment = Vec::new();

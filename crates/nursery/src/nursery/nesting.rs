@@ -1,6 +1,6 @@
 //! Making, from outside, the namespaces of a worker that is to be forked from a zygote.
 //!
-//! A process of the nursery (`helper`) joins the zygote's user namespace, becomes the zygote's user there, and so can
+//! A process of the nursery (`helper`) joins the zygote's user namespace and becomes the zygote's user there. So it can
 //! make a user namespace that the zygote's forks may join. The users of that namespace are mapped through `/proc`,
 //! which the kernel allows only for a process that is open to inspection. The zygote cannot see that process, which is
 //! gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of the new

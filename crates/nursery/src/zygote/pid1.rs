@@ -1,5 +1,5 @@
-//! Pid 1 of a zygote's sandbox once the zygote runs: it reaps, reports the ends of workers, and keeps the parent of
-//! their namespaces for as long as the nursery needs this parent, whether or not the zygote lives. Pid 1 has no rights
+//! Pid 1 of a zygote's sandbox once the zygote runs: it reaps, and reports the ends of workers. It retains the parent
+//! of their namespaces for as long as the nursery needs this parent, even if the zygote is dead. Pid 1 has no rights
 //! any more, and receives no messages.
 
 use crate::kernel;

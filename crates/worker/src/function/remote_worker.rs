@@ -101,8 +101,7 @@ pub unsafe fn call(
             bytes: 0,
         });
     }
-    // The status is passed on as that worker reported it, even if the output was only over the worker's own limit, and
-    // not over the client's capacity.
+    // Passes on that worker's status unchanged: its own limit of the output may be below the client's capacity.
     if returned.status == InvocationStatus::OutputTooLarge {
         return Ok(CallOutcome {
             status: returned.status,

@@ -1,8 +1,8 @@
 //! A slot's seat in a gang: the client's description of it, and the value that a function's library has made from it.
 //!
 //! The worker has no code for message passing. It stores the client's description ([`hotlease_wire::comm::seat::Seat`],
-//! as bytes) where functions find it, and beside the description one value that a library has made from it, which
-//! outlives the call. When a function fails, and when the slot gets another seat, the worker calls the library's
+//! as bytes) where functions find it. Beside the description it stores one value that a library has made from it; the
+//! value outlives the call. When a function fails, and when the slot gets another seat, the worker calls the library's
 //! `give_up` on the value.
 //!
 //! ```text

@@ -1,9 +1,9 @@
 //! Idle policy of a slot: how long it polls before it sleeps.
 //!
 //! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll for longer than
-//! its budget. `Adaptive` follows the arrivals: polling pays if the next request is likely to come before a sleep and a
-//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper. No policy polls on
-//! a core that other threads want ([`hotlease_fabric::contention`]).
+//! its budget. `Adaptive` follows the arrivals. It polls if the next request is likely to arrive so soon that a sleep
+//! and a wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would cost more. No policy polls on a
+//! core that other threads want ([`hotlease_fabric::contention`]).
 
 use hotlease_fabric::contention::{CoreRecord, SwitchCount};
 use hotlease_wire::control::PollingPolicy;

@@ -84,8 +84,8 @@ impl Mailbox {
         })
     }
 
-    /// Main thread: delivers a message and wakes the slot. Messages that the new message cancels are removed from the
-    /// queue, so that a slot that is busy for long does not retain the memory of clients that have left meanwhile.
+    /// Main thread: delivers a message and wakes the slot. Removes the queued messages that it cancels: a slot that is
+    /// busy for long must not retain the memory of clients that have left.
     pub fn put(&self, message: SlotMessage) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         messages.retain_mut(|queued| !message.cancels(queued));

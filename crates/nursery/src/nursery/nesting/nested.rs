@@ -1,5 +1,5 @@
-//! Pid 1 of the sandbox of a worker that is forked from a zygote: makes the inside of its namespaces from a copy of the
-//! zygote's mounts, waits for the fork, inspects it, and ends everything in the sandbox with itself.
+//! Pid 1 of the sandbox of a worker that is forked from a zygote. It makes the inside of its namespaces from a copy of
+//! the zygote's mounts, waits for the fork, and inspects it. Its end ends everything in the sandbox.
 //!
 //! The zygote has rights over processes in these namespaces, so this process must never be open to inspection: it is a
 //! copy of the nursery, started outside, and not dumpable at any moment.
