@@ -50,7 +50,7 @@ pub struct AgentNetwork {
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
-    /// Resources that tenants may share here (default: none). An agent whose tenants would share others does not start.
+    /// Resources that tenants may share here (default: none). The agent does not start if tenants would share more.
     pub shared: SharedByTenants,
     /// Limits of the port on strangers and peers.
     pub limits: Limits,
@@ -86,7 +86,7 @@ pub struct AgentConfig {
     /// Kind of sandbox for leases that name no kind, and the weakest kind for tenants other than the agent's own user
     /// (default: `process`).
     pub sandbox: Kind,
-    /// Policy of the sandboxes: what they see and may use (default: the strict one).
+    /// Policy of the sandboxes: what they see and may use (default: the strictest policy).
     pub sandbox_policy: Policy,
     /// Directories that leases may ask for; leases of the agent's own user may ask for any directory (default: none).
     pub sandbox_grants: Vec<DirectoryGrant>,

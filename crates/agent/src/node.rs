@@ -348,7 +348,7 @@ impl Node {
         let mut guard = self.tables();
         let tables = &mut *guard;
         for ended in tables.book.ended_leases() {
-            // A total that does not fit is not in the book any more either.
+            // Drops the oldest total if there are too many: its lease is not in the book any more.
             let _ = tables.outstanding.owe(FinalTotal::of(ended, self.identity.boot));
         }
     }
@@ -388,8 +388,8 @@ impl Node {
                 }
                 done => return done,
             };
-            // Waits even if the request would not fit after that: a manager that asks several agents adds up their free
-            // cores.
+            // Waits even if the request would not fit on these cores: a manager that asks several agents adds up their
+            // free cores.
             if self.tables().book.ending_cores() > 0 {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,

@@ -47,7 +47,7 @@ pub enum NurseryOrder {
         /// Number of the zygote's sandbox.
         zygote: u64,
     },
-    /// As [`NurseryOrder::Serve`], with containers in place of sandboxes that are made of pieces of the host.
+    /// Like [`NurseryOrder::Serve`], but with containers instead of sandboxes that are made of pieces of the host.
     Contain(Policy, ContainerConfig),
 }
 

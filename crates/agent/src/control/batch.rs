@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Largest number of connections at a time, of root and of the agent's own user each: a batch system does not start
-/// more jobs on one node at once. If an agent closes the connection of `hotlease-node`, that program takes the agent
-/// for dead and kills it.
+/// Largest number of connections of root, and largest number of connections of the agent's own user, at a time. A batch
+/// system does not start more jobs on one node at once. If an agent closed the connection of `hotlease-node`,
+/// `hotlease-node` would take the agent for dead and kill it.
 const CONNECTIONS_MAX: usize = 256;
 /// Time in which a peer must send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);

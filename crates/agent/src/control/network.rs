@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 /// Largest number of admitted connections that wait to be handled.
 const ADMITTED_MAX: usize = 16;
-/// Time that streams have to send the message about the agent's end.
+/// Time in which streams must send the message about the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Binds the port; also returns its address.

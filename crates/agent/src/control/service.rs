@@ -34,7 +34,7 @@ pub(crate) struct Service {
     pub node: Arc<Node>,
 }
 
-/// Checks that a manager sends the request. On the Unix socket every admitted peer counts as a manager; a peer on
+/// Checks that a manager sends the request. On the Unix socket every admitted peer is treated as a manager; a peer on
 /// another host must show a manager's certificate.
 fn origin<T>(request: &Request<T>) -> Result<RequestOrigin, Rejection> {
     match request.extensions().get::<PeerInfo>() {

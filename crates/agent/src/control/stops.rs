@@ -22,8 +22,7 @@ const LOOKS: u32 = 10;
 pub(crate) async fn replace_stopped(node: Arc<Node>, limit: Duration) {
     let mut active = node.active_leases();
     let mut looks = interval((limit / LOOKS).max(Duration::from_millis(1)));
-    // After a pause of the agent, which may have been stopped together with its workers, missed looks are not made up
-    // for.
+    // The agent may have been stopped together with its workers. Looks that it missed meanwhile are not repeated.
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = StopCounts::default();
     loop {

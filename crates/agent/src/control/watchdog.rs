@@ -64,9 +64,9 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
     }
 }
 
-/// Kills workers that use more memory than their leases allow, if no control group limits them, and workers of which
-/// the kernel has killed a process. The next look at a worker comes before the worker could use up its remaining memory
-/// at a rate that few programs reach.
+/// Kills workers that use more memory than their leases allow, if no control group limits them, and workers in which
+/// the kernel has killed a process. The next look at a worker is made before the worker could use up its remaining
+/// memory at a rate that few programs reach.
 pub(crate) async fn enforce_memory(node: Arc<Node>) {
     let mut active = node.active_leases();
     let mut looks = interval(MEMORY_EVERY);

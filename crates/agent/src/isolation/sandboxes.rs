@@ -73,9 +73,9 @@ impl Sandboxes {
         Ok(kind)
     }
 
-    /// Mounts beyond the policy for workers with this interpreter and import path, and the folders of both that are not
-    /// shown. For tenants other than the agent's own user, fails if the interpreter is not shown. Reads folders of the
-    /// host.
+    /// Mounts, in addition to the policy's, for workers with this interpreter and import path. Also returns the folders
+    /// of interpreter and import path that are not shown. For tenants other than the agent's own user, fails if the
+    /// interpreter is not shown. Reads folders of the host.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,

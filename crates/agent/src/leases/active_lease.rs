@@ -249,8 +249,8 @@ impl ActiveLease {
     /// its first function, and the loading time in microseconds (0: the library was loaded already).
     ///
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
-    /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
-    /// not loaded.
+    /// it are replaced too. The library of a lease with a state also restores the state. If that fails, the library is
+    /// treated as not loaded.
     pub async fn load(
         self: Arc<Self>,
         book: Arc<impl BookSteps>,

@@ -21,7 +21,7 @@ pub(crate) struct SessionHold {
     pub lease: Arc<ActiveLease>,
     /// Rights of the token's bearer.
     pub rights: Rights,
-    /// Delegation that the session is for; 0 if the session is the holder's own.
+    /// Delegation to which the session belongs; 0 if the session belongs to the holder of the lease.
     pub(super) delegation: u32,
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct WaitTarget {
     pub until: Option<Duration>,
 }
 
-/// Interval after the last event in which workers wait.
+/// Interval, counted from the last event, in which workers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WaitInterval {
     pub from: Duration,
@@ -120,7 +120,7 @@ impl Forecast {
         self.number().saturating_sub(self.in_use)
     }
 
-    /// Interval after the last event in which workers wait.
+    /// Interval, counted from the last event, in which workers wait.
     pub fn stay(&self) -> WaitInterval {
         let longest = self.quiet.iter().max().copied().unwrap_or_default();
         if self.quiet.len() < QUIET_LEAST || longest > QUIET_MAX {

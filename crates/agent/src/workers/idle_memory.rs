@@ -45,7 +45,7 @@ impl IdleMemory {
         }
     }
 
-    /// Whether other processes wait for memory, or soon will.
+    /// Whether other processes wait for memory, or will soon have to wait.
     pub fn is_short(&self) -> bool {
         let pressure = fs::read_to_string(&self.pressure).unwrap_or_default();
         !self.has_room(0) || is_waited_for(&pressure) && !self.is_ample()

@@ -32,8 +32,8 @@ pub(super) struct UniqueSymbols {
 }
 
 impl UniqueSymbols {
-    /// Finds the unique symbols in the bytes of a library, and records the new names as brought by it. To be called
-    /// before the library is loaded: another thread may load another build meanwhile.
+    /// Finds the unique symbols in the bytes of a library, and records that this library has brought the new names.
+    /// Must be called before the library is loaded: another thread may load another build meanwhile.
     pub fn bring(code: &[u8]) -> Result<Self, object::Error> {
         let file = ElfFile64::<Endianness>::parse(code)?;
         let (table, endian) = (file.elf_dynamic_symbol_table(), file.endian());

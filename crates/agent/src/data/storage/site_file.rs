@@ -76,7 +76,7 @@ struct StoreGrant {
     pattern: Pattern,
 }
 
-/// A [`StoragePlace`], in which `{tenant}` may stand for the tenant's name.
+/// A [`StoragePlace`] in which `{tenant}` is replaced by the tenant's name.
 #[derive(Debug)]
 struct Pattern {
     text: String,

@@ -247,7 +247,7 @@ impl TakenState {
 
     /// Removes the file, because the state was restored: from now on the state exists only in the worker. Blocks.
     pub fn mark_restored(mut self) {
-        // Counts as restored even if the file cannot be removed.
+        // Considered restored even if the file cannot be removed.
         self.place.is_restored = true;
         if let Err(error) = fs::remove_file(&self.place.taken) {
             tracing::error!(path = %self.place.taken.display(), %error, "a state that was restored cannot be removed");

@@ -90,7 +90,7 @@ pub(super) async fn restore(
         Ok(()) => Ok(()),
         Err(OrderError::Failed(why)) => Err(StartError::for_good(why)),
         Err(OrderError::Died) => {
-            // A worker that has only closed its end cannot serve either.
+            // If the worker has only closed its end, it cannot serve any more, and is killed.
             worker.kill();
             Err(StartError::from(&*worker.wait_for_exit().await))
         }

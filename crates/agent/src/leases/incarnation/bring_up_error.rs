@@ -1,4 +1,4 @@
-//! Reasons why an incarnation did not come up, and whether the next incarnation would fail in the same way.
+//! Reasons why an incarnation could not be brought up, and whether the next incarnation would fail in the same way.
 
 use crate::workers::worker::{ORDER_LIMIT, OrderError, StartError};
 use hotlease_wire::Cause;

@@ -152,7 +152,7 @@ async fn a_spare_that_dies_is_not_started_again_and_again() {
     let has_given_up = || spares.table().demands.iter().all(|demand| demand.given_up);
     until(|| has_given_up() && launcher.living() == 0).await;
     assert!(spares.is_idle() && spares.listing().is_empty());
-    // One failed lease is enough: no spare is started after it either.
+    // A lease that has failed does not allow starts again.
     spares.lease_began("ann", PROCESS, &this, 1);
     spares.lease_over("ann", PROCESS, &this, (1, false));
     assert!(spares.is_idle());

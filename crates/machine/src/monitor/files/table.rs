@@ -146,13 +146,13 @@ impl FileTable {
         }
     }
 
-    /// Keeps an opened file; returns its handle.
+    /// Stores an opened file; returns its handle.
     pub fn keep_file(&mut self, file: File) -> Result<u64, Errno> {
         let handle = self.next();
         keep(&mut self.files, self.files_max, (handle, Arc::new(file)))
     }
 
-    /// Keeps the entries of an opened folder; returns its handle.
+    /// Stores the entries of an opened folder; returns its handle.
     pub fn keep_folder(&mut self, entries: Vec<FolderEntry>) -> Result<u64, Errno> {
         let handle = self.next();
         keep(&mut self.folders, FOLDERS_MAX, (handle, entries.into()))
