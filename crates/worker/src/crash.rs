@@ -140,7 +140,7 @@ extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
     }
 }
 
-/// Records that a function called `exit` (the worker itself never does).
+/// Records that a function has called `exit`, which the worker itself never calls.
 extern "C" fn on_exit() {
     if let Some(usage) = USAGE.get().filter(|_| !forks::is_child()) {
         usage.record_crash(SLOT.get(), 0, 0, 0);

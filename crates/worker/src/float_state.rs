@@ -16,7 +16,7 @@ impl FloatState {
         Self(registers::read())
     }
 
-    /// Gives the calling thread this state, if it has another state. Exceptions that were noted stay noted.
+    /// Gives the calling thread this state, if it has another state. Recorded exceptions stay recorded.
     #[inline]
     pub fn restore(self) {
         if registers::read() != self.0 {
@@ -29,7 +29,7 @@ impl FloatState {
 mod registers {
     use std::arch::asm;
 
-    /// Bits of MXCSR that control; the other bits note exceptions.
+    /// Control bits of MXCSR; the other bits record exceptions.
     const CONTROL: u32 = 0xffc0;
 
     /// Control bits of MXCSR, and the control word of the x87 unit.

@@ -1,4 +1,4 @@
-//! Thread of a slot: polls the slot's channels in turn, serves one request at a time, sleeps when no request comes.
+//! Thread of a slot: polls the slot's channels in turn, serves one request at a time, sleeps when no request arrives.
 //!
 //! The path from a request to its reply has no lock, no allocation and no system call; usage is counted after the reply
 //! is published.
@@ -388,7 +388,7 @@ impl<C: Core> Slot<C> {
             .filter(move |client| client.connection == connection)
     }
 
-    /// Runs the function and replies; `Err` if it did not run.
+    /// Runs the function and replies; returns `Err` if it did not run.
     #[inline]
     fn run_function(&mut self, position: usize, request: &CheckedRequest) -> Result<(), InvocationStatus> {
         let started = self.now;
@@ -473,8 +473,8 @@ impl<C: Core> Slot<C> {
     }
 
     /// Records a failure for the node's log, and gives up the slot's seat in its gang. Called after the reply is
-    /// published: giving up the seat makes the other members fail, and the client must see this failure, their cause,
-    /// before theirs.
+    /// published: giving up the seat makes the other members fail, and the client must see this failure before the
+    /// failures that it causes.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32) {

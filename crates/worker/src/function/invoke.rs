@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 type PlainFunction = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
 type ContextFunction = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
 
-/// Calls a function with these arguments. `Err` if its interface cannot take an input of this size.
+/// Calls a function with these arguments. Returns `Err` if its interface cannot take an input of this size.
 #[inline]
 pub fn call(
     function: LoadedFunction,

@@ -64,7 +64,7 @@ impl SeatLayout {
         unsafe { std::slice::from_raw_parts(self.description, self.description_bytes as usize) }
     }
 
-    /// Whether a function of this slot has failed on this seat, so that no value is kept any more.
+    /// Whether a function of this slot has failed on this seat. Then no value is stored any more.
     pub fn is_over(&self) -> bool {
         self.is_over.get() != 0
     }

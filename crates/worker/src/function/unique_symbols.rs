@@ -1,8 +1,8 @@
 //! Symbols that the loader makes unique in a process. GNU compilers mark static variables of inline functions and of
-//! templates so (`STB_GNU_UNIQUE`): all libraries with such a symbol share the variable of the library that was loaded
-//! first, though their other symbols are kept apart. A second build of a library would then use the values and the
-//! layout of the first build. So if an earlier library of functions has brought a unique symbol, the symbol becomes an
-//! ordinary symbol in the later library, as with `-fno-gnu-unique`.
+//! templates as unique (`STB_GNU_UNIQUE`). All libraries with such a symbol share the variable of the library that was
+//! loaded first, although their other symbols are separate. A second build of a library would then use the values and
+//! the layout of the first build. So if an earlier library of functions has brought a unique symbol, the symbol becomes
+//! an ordinary symbol in the later library, as with `-fno-gnu-unique`.
 
 use object::Endianness;
 use object::elf::{self, Sym64, SymbolInfo};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// The core of a slot, claimed before each invocation and given up after it.
 pub trait Core: Send + 'static {
-    /// Whether the time between a wake-up and the next request counts as polling. On a shared core other slots run in
-    /// that time.
+    /// Whether the time between a wake-up and the next request is recorded as polling. On a shared core other slots run
+    /// in that time.
     const POLLS: bool;
     /// Claims the core; returns false at once if that is not possible now.
     fn claim(&self) -> bool;

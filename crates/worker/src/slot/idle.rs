@@ -73,7 +73,7 @@ impl IdlePolicy {
         is_preempted
     }
 
-    /// Notes a request that came after the slot was idle for `gap` ticks.
+    /// Notes a request that arrived after the slot was idle for `gap` ticks.
     #[inline]
     pub fn note_gap(&mut self, gap: u64) {
         // A gap is included only up to a bound, so that the average recovers soon after one long gap.

@@ -1,8 +1,8 @@
 //! Landing buffers: memory of a slot for data that a function cannot use in place.
 //!
 //! Such data belongs to a client on another host, or lies in several parts of a client's buffers. The slot brings the
-//! input into a landing buffer before the call and moves the output back after it: by RMA, or by copying where both
-//! sides map the memory. The memory is kept from call to call, because making and registering it costs more than most
+//! input into a landing buffer before the call and moves the output back after it: by RMA, or by copying if both sides
+//! map the memory. The memory is reused from call to call, because making and registering it costs more than most
 //! transfers: with 256 MiB made anew for each call, the rate was 1.1 GB/s instead of 4.5.
 
 use crate::function::arguments::{Arguments, MemoryPart, MemoryPlace, RemoteSpan, SlotChannel};

@@ -27,7 +27,7 @@ pub enum SlotMessage {
     Disconnected(ConnectionId),
     /// Spans of this connection may name this region.
     Region(ConnectionId, RegionId, ClientRegion),
-    /// Spans of this connection may not name this region any more.
+    /// Spans of this connection must not name this region any more.
     Forget(ConnectionId, RegionId),
     /// The functions of the worker, from now on.
     Functions(Arc<FunctionTable>),
@@ -42,7 +42,7 @@ pub enum SlotMessage {
 }
 
 impl SlotMessage {
-    /// Whether this message cancels an earlier, unread message. Changes an earlier message that it cancels in part.
+    /// Whether this message cancels the whole earlier, unread message. If it cancels a part, only removes this part.
     fn cancels(&self, earlier: &mut SlotMessage) -> bool {
         match (self, earlier) {
             (

@@ -44,7 +44,7 @@ pub fn on_ports(
         let fds = ports.iter().filter_map(|port| port.wait_fd());
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
-        // A signal or an error makes the loop check, as readiness does.
+        // After a signal or an error the loop checks, as it does after readiness.
         let _ = ppoll(&mut fds, Some(limit.min(left).into()), None);
         // An empty eventfd is fine.
         let _ = wake.read();
