@@ -236,7 +236,7 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Str
 
 /// Ends the machine.
 pub fn power_off() -> ! {
-    // The kernel's last resort is its panic at the end of process 1, which ends the machine too.
+    // If this fails, process 1 ends: then the kernel panics, which ends the machine too.
     let _ = reboot(RebootCommand::Restart);
     std::process::exit(1)
 }

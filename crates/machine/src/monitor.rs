@@ -277,7 +277,7 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
         if Instant::now() > until {
             return Err("QEMU does not start".into());
         }
-        // QEMU connects within its first milliseconds; nothing reports both its end and this connection.
+        // QEMU connects within its first milliseconds. No single event reports both its end and this connection.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

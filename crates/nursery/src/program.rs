@@ -117,7 +117,7 @@ impl Executable {
         drop((failing, input, output));
         let mut code = [0; 4];
         match failure.read_exact(&mut code) {
-            // The pipe was closed by the program's start, or by the death of the process. A death is reported as such.
+            // The pipe was closed by the program's start, or by the death of the process, which is noticed later.
             Err(_) => Ok((pid, pidfd)),
             Ok(()) => {
                 let error = io::Error::from_raw_os_error(i32::from_ne_bytes(code));

@@ -73,7 +73,7 @@ pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static SystemCall
     table_of_zygote().chain(MACHINE)
 }
 
-/// Calls that a zygote's forks lose once they are in place: all calls that zygotes have beyond other programs.
+/// Calls that a zygote's forks lose once they are in place: all calls that only zygotes may make.
 pub fn lost_by_forks() -> impl Iterator<Item = &'static SystemCall> {
     ZYGOTE_CALLS.iter()
 }

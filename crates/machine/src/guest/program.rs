@@ -87,7 +87,7 @@ impl GuestProgram {
         })
     }
 
-    /// Resumes in a machine that was saved: sets the current time, stirs in random numbers of its own, and forks the
+    /// Resumes in a machine that was saved: sets the current time, mixes in random numbers of its own, and forks the
     /// `worker` from the program. Returns the worker's control socket.
     pub fn resume(self, now_ns: u64, random: &[u8], worker: &AtomicI32) -> Result<Socket, String> {
         root::set_clock(now_ns).map_err(|error| format!("setting the clock: {error}"))?;

@@ -39,8 +39,8 @@ const CACHE_TIME: Duration = Duration::from_secs(3600);
 /// Largest number of data bytes of one request or answer, without its head.
 const DATA_BYTES: u32 = 128 << 10;
 const _: () = assert!(DATA_BYTES as usize + 4096 <= FILE_BYTES_MAX as usize);
-/// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there. In them it sees
-/// the files that its worker is shown.
+/// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own folders on them. In its
+/// own folders it sees the files that its worker is shown.
 const OWN_PATHS: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 /// Files of a machine. A clone serves the same files.
@@ -87,7 +87,7 @@ impl FileServer {
         ))
     }
 
-    /// Answers the questions that the kernel sends at the other end of `asked`, a message each, until it is closed.
+    /// Answers the questions of the kernel at the other end of `asked`, one in each message, until it is closed.
     ///
     /// # Errors
     /// Fails at a message that is no question.

@@ -48,7 +48,7 @@ pub struct GuestConnection {
     /// Receivers of the results of each slot's call.
     waiting: Mutex<BTreeMap<u16, SyncSender<Result<RemoteCallResult, InvocationStatus>>>>,
     obeyed: Mutex<Receiver<Result<(), String>>>,
-    /// Socket to the file server, for questions about files and their answers: a message each.
+    /// Socket to the file server, for questions about files and their answers: one in each message.
     files: OwnedFd,
     /// First question of the machine's kernel about files.
     greeting: Mutex<Vec<u8>>,

@@ -57,7 +57,7 @@ impl RuntimeProcess {
         told().map_err(step("telling what to run"))?;
         drop((input, output));
         match receive::<String>(&self.socket) {
-            // The socket was closed by the program's start, or by the death of the process: a death is reported.
+            // The socket was closed by the program's start, or by the death of the process, which is noticed later.
             Ok(None) | Err(_) => Ok((self.pid, self.pidfd)),
             Ok(Some((why, _))) => {
                 let named = format!("running {}", program.path.to_string_lossy());

@@ -1,4 +1,5 @@
 //! The zygote's side: waiting for orders, and forking.
+//!
 //! This is our code in a process of the tenant, who may have changed it. It gives its forks the same confinement as the
 //! worker of any sandbox. If a tenant prevents that, the fork is still confined by the filter that the zygote itself
 //! was started with.

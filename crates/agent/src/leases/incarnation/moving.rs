@@ -1,4 +1,5 @@
 //! Place of a worker, and its move to another shared core while it serves.
+//!
 //! The book takes places on the new core before the order, and frees the places on the old core after the worker's
 //! answer. A worker that does not answer occupies both cores until it dies, because it may be on either core.
 

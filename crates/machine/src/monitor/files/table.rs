@@ -185,7 +185,7 @@ impl FileTable {
     }
 }
 
-/// Keeps an object under a handle. Fails with ENFILE at the limit, which is for the whole machine, not for one process.
+/// Stores an object under a handle. Fails with ENFILE at the limit, which is for the machine, not for one process.
 fn keep<T>(open: &mut HashMap<u64, T>, most: usize, (handle, what): (u64, T)) -> Result<u64, Errno> {
     if open.len() >= most {
         return Err(Errno::ENFILE);
