@@ -1,5 +1,6 @@
 """`hotlease.Slurm` on real Slurm, and its errors."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -59,6 +60,14 @@ def test_adapted_nodes_come_for_executors_that_wait_and_go_when_they_are_idle(si
         eventually(lambda: [job.state for job in cluster.jobs()] == ["completed"], "its end is seen", _LIMIT)
 
 
+def test_a_prologue_runs_on_each_node_before_its_agent(here):
+    lines = ["added=/opt/it\\'s/bin", "export PATH=$added:$PATH"]
+    with hotlease.Slurm(job_script_prologue=lines, **here) as cluster:
+        assert "\n".join(lines) in cluster.job_script()
+        with hotlease.Executor(1, cluster=cluster) as executor:
+            assert executor.submit(os.getenv, "PATH").result(_LIMIT).startswith("/opt/it's/bin:")
+
+
 def test_what_the_site_rejects_is_an_error_with_its_words(here):
     with hotlease.Slurm(partition="nosuch", **here) as cluster:
         with pytest.raises(hotlease.JobRejected, match="(?i)invalid partition"):
@@ -109,6 +118,7 @@ def test_values_that_are_not_understood_are_named(tmp_path):
         {"nodes": -1},
         {"gpus": True},
         {"job_extra_directives": "--x"},
+        {"job_script_prologue": "module load gcc"},
     ):
         (name,) = wrong
         with pytest.raises(hotlease.OptionError, match=name):

@@ -69,6 +69,9 @@ class Slurm:
         GPUs of each node.
     job_extra_directives
         Further options of ``sbatch``, such as ``["--constraint=skylake"]``.
+    job_script_prologue
+        Lines for bash that run on each node before its agent starts, such as ``["module load gcc"]``. Workers get ``PATH``,
+        ``LD_LIBRARY_PATH`` and ``TMPDIR`` from there; `Executor` sets other variables (``env=``).
     idle
         Seconds without a lease after which a node of `adapt` is given back.
     host
@@ -98,6 +101,7 @@ class Slurm:
         qos: Optional[str] = None,
         gpus: int = 0,
         job_extra_directives: Sequence[str] = (),
+        job_script_prologue: Sequence[str] = (),
         idle: float = 300.0,
         host: Optional[str] = None,
         directory: Union[str, os.PathLike[str], None] = None,
@@ -113,6 +117,8 @@ class Slurm:
         limit = _seconds(walltime)
         if isinstance(job_extra_directives, str):
             raise OptionError('job_extra_directives is a list of options, such as ["--constraint=skylake"]', False)
+        if isinstance(job_script_prologue, str):
+            raise OptionError('job_script_prologue is a list of lines, such as ["module load gcc"]', False)
         named = (("partition", partition), ("account", account), ("qos", qos))
         options = [f"--{name}={value}" for name, value in named if value is not None]
         if memory is not None:
@@ -130,6 +136,7 @@ class Slurm:
             *("--time", f"{limit}s", "--idle", f"{max(1, math.ceil(idle))}s", "--backlog", 1000, "--tenant", TENANT),
             *("--name", QUEUE, "--manager", self._manager.address, "--authority", self._manager.authority, "--gpus", gpus),
             *(("--cores", cores) if cores is not None else ()),
+            *(f"--prologue={line}" for line in job_script_prologue),
             *("--", *options, *job_extra_directives),
         ]
         try:

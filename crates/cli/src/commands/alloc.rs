@@ -119,6 +119,9 @@ struct QueueArgs {
     /// Further argument of `hotlease agent`, such as --agent-arg=--pool=4; may be given more than once
     #[arg(long = "agent-arg", value_name = "ARG", allow_hyphen_values = true)]
     agent_args: Vec<String>,
+    /// Line for bash that runs on each node before the agent starts, such as 'module load gcc'; may be given more than once
+    #[arg(long = "prologue", value_name = "LINE")]
+    prologue: Vec<String>,
     #[command(flatten)]
     directory: DirectoryArgs,
     /// Further arguments of the command that submits a job, such as `--partition low --account x`
@@ -213,6 +216,12 @@ impl QueueArgs {
         if let Some(most) = system.submit.nodes_max {
             ensure!(self.nodes <= most, "--nodes is at most {most} with {}", system.name);
         }
+        let ends_early = |lines: &String| lines.lines().any(|line| line == script::NODE_SCRIPT_END);
+        ensure!(
+            !self.prologue.iter().any(ends_early),
+            "--prologue cannot have the line {}, which ends the node's part of the job's script",
+            script::NODE_SCRIPT_END
+        );
         let authority = absolute(&self.authority);
         ensure!(
             self.authority.is_dir(),
@@ -238,6 +247,7 @@ impl QueueArgs {
                 authority: authority.to_string_lossy().into_owned(),
                 tenants: self.tenants.clone(),
                 args: self.agent_args.clone(),
+                prologue: self.prologue.clone(),
             },
             submit_args: self.submit_args.clone(),
             trouble: None,

@@ -63,6 +63,9 @@ pub(super) struct AgentSetup {
     pub tenants: Vec<String>,
     /// Further arguments of `hotlease agent`.
     pub args: Vec<String>,
+    /// Lines for bash that run on each node before the agent starts.
+    #[serde(default)]
+    pub prologue: Vec<String>,
 }
 
 /// Pause of a queue after a rejection or a failed job.

@@ -8,6 +8,9 @@ use super::batch_system::BatchSystem;
 use super::records::{AgentSetup, Queue};
 use std::borrow::Cow;
 
+/// Line of a job's script behind the last line of the part that runs on each node.
+pub(super) const NODE_SCRIPT_END: &str = "HOTLEASE_NODE_SCRIPT_END";
+
 /// A word as a shell reads it.
 pub(super) fn quoted(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@+%".contains(c);
@@ -25,6 +28,7 @@ pub(super) fn script(name: &str, queue: &Queue, system: &BatchSystem) -> String 
         authority,
         tenants,
         args,
+        prologue,
     } = &queue.agents;
     let (program, authority, manager) = (quoted(program), quoted(authority), quoted(manager));
     let tenants = tenants
@@ -39,6 +43,7 @@ pub(super) fn script(name: &str, queue: &Queue, system: &BatchSystem) -> String 
         "" => String::new(),
         text => format!("{text}\n"),
     };
+    let prologue = lines(&prologue.join("\n"));
     let of_system = &system.script;
     let (end, node, start) = (lines(&of_system.end), lines(&of_system.node), lines(&of_system.start));
     format!(
@@ -49,12 +54,12 @@ now=$(date +%s) nodes={nodes} end=
 {end}# Else the time limit from now: a job's script runs as soon as the job begins.
 case $end in '' | *[!0-9]*) end= ;; esac
 [ "${{end:-0}}" -gt "$now" ] || end=$((now + {time}))
-read -r -d '' agent <<'NODE'
+read -r -d '' agent <<'{NODE_SCRIPT_END}'
 dir=$(mktemp -d "${{TMPDIR:-/tmp}}/hotlease-XXXXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 # The agent gets the signals, too: it ends, and this waits for it.
 trap : TERM INT HUP
-cores=$(nproc) requested={cores} gpus={gpus} memory=
+{prologue}cores=$(nproc) requested={cores} gpus={gpus} memory=
 [ "${{requested:-$cores}}" -ge "$cores" ] || cores=$requested
 IFS=, read -r -a visible <<<"${{CUDA_VISIBLE_DEVICES:-}}"
 [ "${{#visible[@]}}" = 0 ] || [ "${{#visible[@]}}" -ge "$gpus" ] || gpus=${{#visible[@]}}
@@ -62,7 +67,7 @@ IFS=, read -r -a visible <<<"${{CUDA_VISIBLE_DEVICES:-}}"
 HOTLEASE_RUNTIME_DIR=$dir/run {program} agent --manager {manager} --listen 0.0.0.0:0 --identity "$dir/identity" \
     --cores "$cores" --gpus "$gpus" ${{memory:+--memory "$memory"}} --until "@$end" --idle-limit {idle}s --drain-within 0s \
     --in-memory {args}
-NODE
+{NODE_SCRIPT_END}
 agent="end=$end
 $agent"
 {start}"#
@@ -81,11 +86,11 @@ mod tests {
         assert_eq!(quoted(""), "''");
     }
 
-    fn queue(cores: Option<u32>) -> Queue {
+    fn queue(cores: Option<u32>, prologue: &[&str]) -> Queue {
         let value = serde_json::json!({
             "system": "slurm", "priority": 0, "max_nodes": 1, "nodes_per_job": 1, "backlog": 1, "time_s": 600, "idle_s": 9,
             "cores": cores, "gpus": 4, "submit_args": [], "trouble": null, "unneeded_since_ms": null,
-            "agents": {"program": "agent_program", "manager": "m", "authority": "/ca", "tenants": ["t"], "args": []},
+            "agents": {"program": "agent_program", "manager": "m", "authority": "/ca", "tenants": ["t"], "args": [], "prologue": prologue},
         });
         serde_json::from_value(value).expect("a queue")
     }
@@ -93,6 +98,10 @@ mod tests {
     /// Runs the script for Slurm with stand-ins for other programs; `squeue` is the shell code of the stand-in for
     /// `squeue`. Returns the arguments that the agent was given.
     fn run(cores: Option<u32>, variables: &[(&str, &str)], squeue: &str) -> String {
+        run_with_prologue(&[], cores, variables, squeue)
+    }
+
+    fn run_with_prologue(prologue: &[&str], cores: Option<u32>, variables: &[(&str, &str)], squeue: &str) -> String {
         let system = BatchSystem::of("slurm", None).expect("a description");
         let folder = tempfile::tempdir().expect("a folder");
         let stands_in = format!(
@@ -100,7 +109,7 @@ mod tests {
              srun() {{ shift 5; \"$@\"; }}\nexec() {{ \"$@\"; }}\nexport -f agent_program nproc\n"
         );
         let output = std::process::Command::new("bash")
-            .args(["-c", &(stands_in + &script("q", &queue(cores), &system))])
+            .args(["-c", &(stands_in + &script("q", &queue(cores, prologue), &system))])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("TMPDIR", folder.path())
@@ -140,6 +149,14 @@ mod tests {
     }
 
     #[test]
+    fn the_lines_of_a_prologue_run_before_the_agent_in_their_order() {
+        // The second line sees what the first one has set, and the node's part sees both.
+        let prologue = ["export OFFERED=3 # 'quoted\"", "nproc() { echo $OFFERED; }", "false"];
+        let line = run_with_prologue(&prologue, None, &[], "false");
+        assert_eq!(argument(&line, "--cores").as_deref(), Some("3"), "{line}");
+    }
+
+    #[test]
     fn an_agent_knows_the_end_of_its_job() {
         let end = |variables: &[(&str, &str)], squeue: &str| {
             argument(&run(None, variables, squeue), "--until").expect("an end")
@@ -160,7 +177,7 @@ mod tests {
         for name in ["slurm", "pbs", "lsf", "flux", "htcondor"] {
             let system = BatchSystem::of(name, None).expect("a description");
             let output = std::process::Command::new("bash")
-                .args(["-n", "-c", &script("q", &queue(Some(2)), &system)])
+                .args(["-n", "-c", &script("q", &queue(Some(2), &["f() {", "}"]), &system)])
                 .output()
                 .expect("bash runs");
             assert!(

@@ -22,6 +22,7 @@ fn queue(priority: i32, max_nodes: u32) -> Queue {
             authority: String::new(),
             tenants: vec!["alice".into()],
             args: Vec::new(),
+            prologue: Vec::new(),
         },
         submit_args: Vec::new(),
         trouble: None,
