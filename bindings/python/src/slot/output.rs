@@ -82,6 +82,17 @@ impl ReplyDestination<'_> {
         }
     }
 
+    /// Writes a reply that is whole, or a refusal if there is no room for it. Returns whether there was room.
+    fn copy(&mut self, whole: &[u8]) -> bool {
+        let Some(place) = self.place.get_mut(..whole.len()) else {
+            self.refuse(&format!("the result has {} bytes, and does not fit", whole.len()));
+            return false;
+        };
+        place.copy_from_slice(whole);
+        self.produced = whole.len();
+        true
+    }
+
     /// Writes why a result of another task could not be fetched.
     pub fn write_unfetched(&mut self, why: &str) {
         self.say(reply::NOT_HAD, why);
@@ -221,26 +232,22 @@ impl KeptResults {
         self.tickets
     }
 
-    /// Writes the result of a ticket. A kept result that does not fit stays.
+    /// Writes the result of a ticket, and drops the result. A result that does not fit stays.
     pub fn take(&mut self, ticket: u64, output: &mut ReplyDestination<'_>) {
-        if let Some(standing) = shelf::take(ticket) {
-            // The client provides room for all bytes of the result.
-            return match standing.whole.len() <= output.place.len() {
-                true => output.write(self, &standing.whole, &[]),
-                false => output.refuse("the result does not fit"),
-            };
+        if let Some(standing) = shelf::look(ticket) {
+            if output.copy(&standing.whole) {
+                drop(shelf::take(ticket));
+            }
+            return;
         }
         let Some(at) = self.results.iter().position(|(theirs, _)| *theirs == ticket) else {
             return output.refuse("the result is not kept any more: too many others were, after it");
         };
         let whole = &self.results[at].1;
-        let Some(place) = output.place.get_mut(..whole.len()) else {
-            return output.refuse(&format!("the result has {} bytes, and does not fit", whole.len()));
-        };
-        place.copy_from_slice(whole);
-        output.produced = whole.len();
-        self.bytes -= whole.len();
-        self.results.remove(at);
+        if output.copy(whole) {
+            self.bytes -= whole.len();
+            self.results.remove(at);
+        }
     }
 }
 

@@ -101,6 +101,12 @@ pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     Some(standing)
 }
 
+/// The reply of this ticket, which stays on the shelf; `None` if it is not there.
+pub fn look(ticket: u64) -> Option<Arc<ShelvedReply>> {
+    let shelf = SHELF.get()?.as_ref()?;
+    shelf.results().standing.get(&ticket).cloned()
+}
+
 /// Whether no reply is on the shelf.
 pub fn is_empty() -> bool {
     let shelf = SHELF.get().and_then(Option::as_ref);
@@ -110,12 +116,11 @@ pub fn is_empty() -> bool {
 /// The reply at this location, if it is on this shelf.
 pub fn find(left: &LeftResult) -> Option<Arc<ShelvedReply>> {
     let shelf = SHELF.get()?.as_ref()?;
-    let found = shelf.results().standing.get(&left.ticket).cloned();
     let is_it = |standing: &Arc<ShelvedReply>| {
         let same = standing.whole.len() as u64 == left.bytes && standing.secret == left.secret;
         same && shelf.address == left.address
     };
-    found.filter(is_it)
+    look(left.ticket).filter(is_it)
 }
 
 /// Random bytes for a nonce or secret.
