@@ -219,6 +219,11 @@ says(ValueError, "in a grid of", lambda: MPI.INT.Create_darray(3, 0, [5], [MPI.D
 says(ValueError, "lie at bytes 32 to 64", lambda: comm.Send([array, 1, 1, MPI.DOUBLE.Create_vector(2, 1, 3)], 0))
 says(ValueError, "no multiple of the 40 bytes", lambda: comm.Send([array, MPI.DOUBLE.Create_vector(2, 1, 4)], 0))
 says(ValueError, "not inside an array", lambda: MPI.INT.Create_subarray([4], [2], [3]))
+says(ValueError, "too large", lambda: MPI.INT.Create_subarray([1 << 61, 1 << 61], [1, 1], [1 << 60, 1 << 60]))
+assert MPI.BYTE.Create_subarray([1 << 40], [1 << 40], [0]).Get_size() == 1 << 40
+assert MPI.INT.Create_subarray([4, 1 << 40], [0, 1 << 39], [0, 0]).Get_size() == 0
+assert MPI.INT.Create_subarray([1 << 40, 4], [1 << 39, 0], [0, 0]).Get_size() == 0
+assert MPI.BYTE.Create_hvector(2, 1, (1 << 63) - 2).Get_extent() == (0, (1 << 63) - 1)
 says(ValueError, "give a list", lambda: MPI.Request.Waitall([comm.isend(1, MPI.PROC_NULL)], ()))
 says(TypeError, "DATATYPE_NULL", lambda: comm.Send([array, MPI.DATATYPE_NULL], 0))
 says(MPI.Exception, "OP_NULL", lambda: comm.Allreduce(array, np.zeros(4), MPI.OP_NULL))

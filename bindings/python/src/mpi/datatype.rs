@@ -135,7 +135,7 @@ impl Datatype {
             offset.ok_or_else(|| PyValueError::new_err(format!("{count} blocks that are {stride} bytes apart")))
         };
         // The last place is the farthest, so its check is enough for all places.
-        place(count)?;
+        place(count.saturating_sub(1))?;
         self.of_blocks((0..count).map(|index| (blocklength, i64::from(index) * stride)))
     }
 
@@ -209,11 +209,12 @@ impl Datatype {
         let (mut stride, mut offset) = (extent, 0);
         let too_large = || PyValueError::new_err(format!("an array of {sizes:?} is too large"));
         for ((size, length), start) in sizes.iter().zip(&subsizes).zip(&starts) {
-            let blocks = (0..*length as i64).map(|index| (1, index * stride));
-            part = part.of_blocks(blocks)?;
-            offset += *start as i64 * stride;
+            // No index or start is larger than the size, so their products with the stride fit as well.
             let next = i64::try_from(*size).ok().and_then(|size| stride.checked_mul(size));
-            stride = next.ok_or_else(too_large)?;
+            let next = next.ok_or_else(too_large)?;
+            part = part.Create_resized(0, stride)?.of_blocks([(*length, 0)])?;
+            offset += *start as i64 * stride;
+            stride = next;
         }
         let moved = part.of_blocks([(1, offset)])?;
         moved.Create_resized(0, stride)

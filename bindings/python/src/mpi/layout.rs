@@ -94,6 +94,8 @@ impl ElementLayout {
         if element.is_dense() {
             return self.push_run(offset, element.size * count);
         }
+        // Without data there is nothing to repeat, however large the count is.
+        let count = if element.runs.is_empty() { 0 } else { count };
         for index in 0..count {
             let offset = offset + index as i64 * element.extent;
             for (start, length) in &element.runs {
