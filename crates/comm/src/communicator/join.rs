@@ -134,7 +134,7 @@ impl Communicator {
         options.check()?;
         let group = GroupId(rand::random());
         let table = options.table()?;
-        let way = make_links(home(&options), 0, vec![None], None)?;
+        let way = make_links(member_node(&options), 0, vec![None], None)?;
         let now = Instant::now();
         let times = JoinTimes {
             began: now,
@@ -219,7 +219,7 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
         }
         _ => None,
     };
-    let home = home(options);
+    let member_node = member_node(options);
     let plan = MeshPlan {
         name: &options.name,
         secret: &options.secret,
@@ -232,19 +232,19 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
             .as_ref()
             .map_or(0, |messenger| open::digest(messenger.provider())),
         is_partial: times.is_partial,
-        home,
+        member_node,
         deadline: times.deadline,
     };
     let connected = connect(&plan, met.port)?;
     // The connection was open until now, so that a NAT retained the address that it had assigned to the port.
     drop(met.stream);
-    make_links(home, met.rank, connected, messenger)
+    make_links(member_node, met.rank, connected, messenger)
 }
 
-/// Makes the link of a member at `home` from the connections in `joined`, which are ordered by rank, and from the
+/// Makes the link of a member at `member_node` from the connections in `joined`, which are ordered by rank, and from the
 /// messenger. Members without a connection are missing.
 fn make_links(
-    home: MemberNode,
+    member_node: MemberNode,
     me: Rank,
     joined: Vec<Option<MemberConnection>>,
     messenger: Option<Messenger>,
@@ -259,20 +259,20 @@ fn make_links(
         (Some(joined), None) => joined.route,
     };
     let routes = joined.iter().map(route).collect();
-    let homes = (0..).zip(&joined).map(|(rank, joined)| match joined {
-        Some(joined) => joined.home,
-        None if rank == me => home,
+    let member_nodes = (0..).zip(&joined).map(|(rank, joined)| match joined {
+        Some(joined) => joined.member_node,
+        None if rank == me => member_node,
         None => MemberNode::UNKNOWN,
     });
-    let homes: Vec<MemberNode> = homes.collect();
-    let nodes = numbers(&homes);
+    let member_nodes: Vec<MemberNode> = member_nodes.collect();
+    let nodes = numbers(&member_nodes);
     let link = link(joined, messenger, me, &nodes).map_err(Error::local("wait for messages"))?;
     Ok(MemberLinks {
         link,
         routes,
         nodes,
-        crowds: members_per_processor(&homes),
-        own: own_processor(&homes, me),
+        crowds: members_per_processor(&member_nodes),
+        own: own_processor(&member_nodes, me),
         missing,
     })
 }
@@ -305,7 +305,7 @@ fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Re
 }
 
 /// Node of this member, as it is announced to the other members.
-fn home(options: &Options) -> MemberNode {
+fn member_node(options: &Options) -> MemberNode {
     this_node().map_or(MemberNode::UNKNOWN, |node| MemberNode {
         node,
         shares_memory: options.link == LinkChoice::Direct,

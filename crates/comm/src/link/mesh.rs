@@ -41,7 +41,7 @@ pub(crate) struct MemberConnection {
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
     /// Node of the other member.
-    pub(crate) home: MemberNode,
+    pub(crate) member_node: MemberNode,
 }
 
 /// Parameters of the set-up: the members to connect with, and how.
@@ -62,7 +62,7 @@ pub(crate) struct MeshPlan<'a> {
     /// If `true`, a member that cannot be reached in time has no connection in the result; if `false`, it is an error.
     pub(crate) is_partial: bool,
     /// Node of this member.
-    pub(crate) home: MemberNode,
+    pub(crate) member_node: MemberNode,
     pub(crate) deadline: Instant,
 }
 
@@ -259,7 +259,7 @@ impl<'a> Mesh<'a> {
         };
         let HandshakeResult {
             rank,
-            home,
+            member_node,
             cipher,
             rest,
         } = known;
@@ -279,7 +279,7 @@ impl<'a> Mesh<'a> {
             cipher: is_sealed.then_some(cipher),
             rest,
             route,
-            home,
+            member_node,
         });
         self.missing -= 1;
         self.attempts.retain(|(of, _), _| *of != rank);

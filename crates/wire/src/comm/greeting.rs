@@ -181,7 +181,7 @@ impl MemberNode {
 
     /// Decodes a payload; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let malformed = DecodeError::Malformed { what: "home" };
+        let malformed = DecodeError::Malformed { what: "member node" };
         let Ok([shares, low, high, node @ ..]) = <[u8; Self::BYTES]>::try_from(bytes) else {
             return Err(malformed);
         };
@@ -210,7 +210,7 @@ pub struct Introduction {
     /// Digest of the link's name; 0: no link, only this connection and shared memory of the node.
     pub link: u32,
     /// The caller's node and resources.
-    pub home: MemberNode,
+    pub member_node: MemberNode,
 }
 
 impl Introduction {
@@ -224,7 +224,7 @@ impl Introduction {
         bytes[4..8].copy_from_slice(&self.to.to_le_bytes());
         bytes[8] = u8::from(self.is_sealed);
         bytes[9..13].copy_from_slice(&self.link.to_le_bytes());
-        bytes[13..].copy_from_slice(&self.home.encode());
+        bytes[13..].copy_from_slice(&self.member_node.encode());
         bytes
     }
 
@@ -244,7 +244,7 @@ impl Introduction {
                 _ => return Err(malformed),
             },
             link: word(9),
-            home: MemberNode::decode(&bytes[13..])?,
+            member_node: MemberNode::decode(&bytes[13..])?,
         };
         let ranks = 0..super::RANKS_MAX;
         if !ranks.contains(&introduction.from)

@@ -151,7 +151,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             to,
             is_sealed,
             link: 0x0102_0304_u32.wrapping_mul(from),
-            home: MemberNode {
+            member_node: MemberNode {
                 node: NodeId([from as u8; 16]),
                 shares_memory: !is_sealed,
                 processors: to as u16,
@@ -167,7 +167,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             to: 0,
             is_sealed: true,
             link: u32::MAX,
-            home: MemberNode::UNKNOWN,
+            member_node: MemberNode::UNKNOWN,
         },
     };
     vec![

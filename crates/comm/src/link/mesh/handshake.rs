@@ -63,7 +63,7 @@ enum MemberHandshakeStage {
 pub(super) struct HandshakeResult {
     pub(super) rank: Rank,
     /// Node of that member.
-    pub(super) home: MemberNode,
+    pub(super) member_node: MemberNode,
     pub(super) cipher: Cipher,
     /// Bytes that followed the handshake.
     pub(super) rest: Vec<u8>,
@@ -143,7 +143,7 @@ impl MemberHandshake {
                     group: plan.group,
                     // Anybody can read a knock, so the node is left out.
                     introduction: Introduction {
-                        home: MemberNode::UNKNOWN,
+                        member_node: MemberNode::UNKNOWN,
                         ..plan.introduction(other)
                     },
                 };
@@ -302,14 +302,14 @@ impl MemberHandshake {
             self.stage = MemberHandshakeStage::Calling { caller, knock };
             return Ok(None);
         };
-        let home = MemberNode::decode(caller.payload());
-        let home = home.map_err(|_| "it does not say where it is")?;
+        let member_node = MemberNode::decode(caller.payload());
+        let member_node = member_node.map_err(|_| "it does not say where it is")?;
         let mut record = Vec::new();
         cipher.seal(&[], &mut record);
         self.stream.write_all(&record).map_err(|error| error.to_string())?;
         Ok(Some(HandshakeResult {
             rank: self.with.ok_or("it is no member")?,
-            home,
+            member_node,
             cipher,
             rest,
         }))
@@ -351,10 +351,14 @@ impl MemberHandshake {
                     written.map_err(|error| error.to_string())?;
                 }
                 Ok(ResponderStep::Proved { cipher, rest, .. }) => {
-                    let Introduction { from: rank, home, .. } = introduction.ok_or("it is no member")?;
+                    let Introduction {
+                        from: rank,
+                        member_node,
+                        ..
+                    } = introduction.ok_or("it is no member")?;
                     return Ok(Some(HandshakeResult {
                         rank,
-                        home,
+                        member_node,
                         cipher,
                         rest,
                     }));
@@ -375,7 +379,7 @@ impl MemberHandshake {
 impl MemberHandshakeStage {
     fn listening(plan: &MeshPlan<'_>) -> Self {
         Self::Listening {
-            listener: Responder::with_payload(&plan.home.encode()),
+            listener: Responder::with_payload(&plan.member_node.encode()),
             introduction: None,
         }
     }
@@ -388,7 +392,7 @@ impl MeshPlan<'_> {
             to,
             is_sealed: self.is_sealed,
             link: self.link,
-            home: self.home,
+            member_node: self.member_node,
         }
     }
 

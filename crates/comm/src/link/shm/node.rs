@@ -35,9 +35,9 @@ pub(crate) fn this_node() -> Option<NodeId> {
 pub(crate) fn numbers(of: &[MemberNode]) -> Vec<u32> {
     let mut known: Vec<Option<NodeId>> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
-    for home in of {
-        let shares = home.shares_memory && home.node != NodeId::UNKNOWN;
-        let node = shares.then_some(home.node);
+    for member_node in of {
+        let shares = member_node.shares_memory && member_node.node != NodeId::UNKNOWN;
+        let node = shares.then_some(member_node.node);
         let place = known.iter().position(|other| shares && *other == node);
         numbers.push(place.unwrap_or(known.len()) as u32);
         if place.is_none() {
@@ -75,14 +75,14 @@ fn count(list: &str) -> Option<usize> {
 /// member has announced.
 pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();
-    let is_known = |home: &&MemberNode| home.node != NodeId::UNKNOWN && home.processors > 0;
-    for home in of.iter().filter(is_known) {
-        let (members, processors) = nodes.entry(home.node).or_insert((0, u32::MAX));
+    let is_known = |member_node: &&MemberNode| member_node.node != NodeId::UNKNOWN && member_node.processors > 0;
+    for member_node in of.iter().filter(is_known) {
+        let (members, processors) = nodes.entry(member_node.node).or_insert((0, u32::MAX));
         *members += 1;
-        *processors = u32::from(home.processors).min(*processors);
+        *processors = u32::from(member_node.processors).min(*processors);
     }
-    let crowd = |home: &MemberNode| {
-        let node = nodes.get(&home.node);
+    let crowd = |member_node: &MemberNode| {
+        let node = nodes.get(&member_node.node);
         node.map_or(1, |(members, processors)| members.div_ceil(*processors))
     };
     of.iter().map(crowd).collect()
@@ -96,7 +96,7 @@ pub(crate) fn own_processor(of: &[MemberNode], me: Rank) -> Option<OwnProcessor>
 /// Index of this member among the members of its node, in the order of their ranks; `None` if it is alone on its node.
 fn index_on_node(of: &[MemberNode], me: Rank) -> Option<usize> {
     let node = of[me as usize].node;
-    let is_near = |home: &&MemberNode| home.node == node && node != NodeId::UNKNOWN;
+    let is_near = |member_node: &&MemberNode| member_node.node == node && node != NodeId::UNKNOWN;
     let is_alone = of.iter().filter(is_near).count() < 2;
     (!is_alone).then(|| of[..me as usize].iter().filter(is_near).count())
 }
@@ -105,7 +105,7 @@ fn index_on_node(of: &[MemberNode], me: Rank) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn home(byte: u8, shares_memory: bool, processors: u16) -> MemberNode {
+    fn member_node(byte: u8, shares_memory: bool, processors: u16) -> MemberNode {
         MemberNode {
             node: NodeId([byte; 16]),
             shares_memory,
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn a_member_without_a_known_node_or_shared_memory_is_alone() {
-        let home = |byte, shares_memory| home(byte, shares_memory, 1);
+        let member_node = |byte, shares_memory| member_node(byte, shares_memory, 1);
         let of = [
-            home(0, true),
-            home(3, true),
-            home(2, true),
-            home(0, true),
-            home(3, true),
-            home(2, false),
-            home(2, false),
-            home(2, true),
+            member_node(0, true),
+            member_node(3, true),
+            member_node(2, true),
+            member_node(0, true),
+            member_node(3, true),
+            member_node(2, false),
+            member_node(2, false),
+            member_node(2, true),
         ];
         assert_eq!(numbers(&of), [0, 1, 2, 3, 1, 4, 5, 2]);
     }
@@ -132,14 +132,14 @@ mod tests {
     #[test]
     fn a_node_is_crowded_over_any_link() {
         let of = [
-            home(1, true, 2),
-            home(1, false, 2),
-            home(2, false, 1),
-            home(2, false, 2),
-            home(1, true, 3),
-            home(0, true, 1),
-            home(0, true, 1),
-            home(3, true, 0),
+            member_node(1, true, 2),
+            member_node(1, false, 2),
+            member_node(2, false, 1),
+            member_node(2, false, 2),
+            member_node(1, true, 3),
+            member_node(0, true, 1),
+            member_node(0, true, 1),
+            member_node(3, true, 0),
         ];
         assert_eq!(members_per_processor(&of), [2, 2, 2, 2, 2, 1, 1, 1]);
         assert_eq!(members_per_processor(&of[..2]), [1, 1]);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn members_of_a_node_have_different_numbers() {
-        let of = [1, 2, 1, 0, 1, 0].map(|byte| home(byte, true, 4));
+        let of = [1, 2, 1, 0, 1, 0].map(|byte| member_node(byte, true, 4));
         let numbers = [0, 1, 2, 3, 4, 5].map(|me| index_on_node(&of, me));
         assert_eq!(numbers, [Some(0), None, Some(1), None, Some(2), None]);
     }

@@ -52,7 +52,7 @@ fn link(me: Rank, stream: TcpStream) -> Shm {
         cipher: None,
         rest: Vec::new(),
         route: Route::Direct,
-        home: MemberNode::UNKNOWN,
+        member_node: MemberNode::UNKNOWN,
     };
     let mut all = vec![None, None];
     all[1 - me as usize] = Some(joined);

@@ -34,7 +34,7 @@ fn link() -> (Tcp, std::net::TcpStream) {
         cipher: None,
         rest: Vec::new(),
         route: Route::Direct,
-        home: MemberNode::UNKNOWN,
+        member_node: MemberNode::UNKNOWN,
     };
     (Tcp::new(vec![None, Some(joined)]).expect("it can be polled"), theirs)
 }

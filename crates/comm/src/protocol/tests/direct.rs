@@ -111,7 +111,7 @@ fn a_failure_before_the_hand_over_is_that_of_the_collective() {
         assert!(member.frame(1, frame).is_ok());
     };
     let lost: Failure = |member| member.handle_loss(1, Loss::Closed);
-    // Rank 0 waits for rank 2 only, as far as this is about messages.
+    // Rank 0 has sent its message to rank 1, and has received none.
     for (fail, is_broken) in [(broken, true), (lost, false)] {
         let mut net = Net::new(3, 1);
         let mut by_hand = RunByHand::begin(&mut net, 3);
