@@ -15,13 +15,15 @@ pub mod lending;
 mod output;
 mod remote_results;
 mod replies;
+mod room_notices;
 mod take_back;
 mod transitions;
 pub mod wait;
 
 use crate::client::core::keeper::KeeperHandle;
 use crate::client::core::lane::Lane;
-use crate::client::core::lending::{LendingPhase, RoomNotices};
+use crate::client::core::lending::LendingPhase;
+use crate::client::core::room_notices::RoomNotices;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::growth::{LaterGrowth, WaitNotice};

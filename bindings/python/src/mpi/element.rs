@@ -238,26 +238,3 @@ fn pair_of(format: &[u8], size: usize) -> Option<ElementType> {
     };
     Some(kind.into())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pairs_are_known_by_their_format_packed_or_not() {
-        let aligned = of_format(b"T{d:value:i:index:xxxx}", 16).expect("a pair");
-        assert_eq!((aligned.kind, aligned.pair()), (Kind::F64Index, "di"));
-        let packed = of_format(b"T{d:value:=i:index:}", 12).expect("a pair");
-        assert_eq!((packed.size(), packed.reduced_as), (12, Some("=di")));
-        assert_eq!(
-            ElementType::chosen(of_code("di"), Some(packed.clone())),
-            Some(packed.clone())
-        );
-        assert_eq!(ElementType::chosen(of_code("fi"), Some(packed.clone())), of_code("fi"));
-        let other = of_format(b"T{d:value:d:other:}", 16).expect("a record");
-        assert_eq!(
-            (other.pair(), ElementType::chosen(None, Some(packed.clone()))),
-            ("", Some(packed))
-        );
-    }
-}

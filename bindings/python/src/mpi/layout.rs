@@ -1,4 +1,6 @@
 //! Layouts: offsets of the bytes of an element of a derived datatype, relative to the element's address.
+//!
+//! Uses nothing of Python, so that the tests below run: `tests/python` includes this file.
 
 use hotlease_comm::Datatype as Kind;
 

@@ -56,20 +56,3 @@ pub(super) fn initializer_error(bytes: &[u8]) -> Option<String> {
         Err(error) => Some(error.to_string()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_that_lacked_something_did_not_run_the_task() {
-        let kinds = [
-            reply::UNKNOWN_FUNCTION,
-            reply::EXCEPTION,
-            reply::KEPT,
-            reply::LEFT,
-            reply::NOT_HAD,
-        ];
-        assert_eq!(kinds.map(lacks_something), [true, false, false, false, true]);
-    }
-}
