@@ -1,5 +1,5 @@
-//! Agents as the manager knows them: how they register and report, the listings that are made of their answers, the
-//! orders of operators for their nodes, and the trees in which they hand on environments.
+//! Agents of the manager: their registration and reports, listings made from their answers, operators' orders for their
+//! nodes, and the trees in which agents pass on environments.
 
 pub(crate) mod images;
 pub(crate) mod listing;

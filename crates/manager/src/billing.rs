@@ -109,8 +109,8 @@ pub(crate) async fn verify(state: &ManagerState, request: VerifyRequest) -> Resu
     let (audit, functions, rows) = state
         .store(move |store| {
             let audit = audit.then(|| store.audit(now_ms)).transpose()?;
-            // Usage of functions is read before the rows, because a lease may grow between the two reads: so the
-            // functions of a lease never exceed its row.
+            // Reads the usage of functions before the rows, because usage may grow between the two reads. In this
+            // order, the functions of a lease never exceed its row.
             let functions = store.functions(&keys)?;
             Ok((audit.unwrap_or_default(), functions, store.rows(&keys)?))
         })
@@ -184,7 +184,7 @@ fn disputed(row: &RowState) -> Disputed {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Finding {
-    /// Journal and ledger agree, as far as both can know.
+    /// Journal and ledger do not contradict each other.
     Agrees,
     /// The agent has more to report.
     Waits,
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(find(Some(row(5)), 5, true, true), Finding::Agrees);
         assert_eq!(find(None, 5, false, true), Finding::Waits);
         assert_eq!(find(Some(row(4)), 5, false, true), Finding::Waits);
-        // A heartbeat is newer than the journal's note of a running lease.
+        // A heartbeat may be newer than the journal's total of a running lease.
         assert_eq!(find(Some(row(6)), 5, false, false), Finding::Agrees);
         for lost in [find(None, 5, true, true), find(Some(row(4)), 5, true, true)] {
             assert!(matches!(lost, Finding::Wrong(_)), "{lost:?}");

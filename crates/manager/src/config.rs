@@ -23,7 +23,7 @@ pub struct ManagerNetwork {
     pub listen: SocketAddr,
     /// Identity of the manager, of role manager.
     pub identity: Arc<Identity>,
-    /// Limits on what strangers and peers may occupy.
+    /// Limits on connections and handshakes of strangers and peers.
     pub limits: Limits,
     /// Whether clients without a certificate are admitted; they need a key, a token or a MUNGE credential.
     pub without_certificate: bool,
@@ -31,7 +31,7 @@ pub struct ManagerNetwork {
 
 /// Configuration of a manager. Start from [`ManagerConfig::new`] and change fields as needed.
 pub struct ManagerConfig {
-    /// Directory of its sockets; only its owner may have access. No default.
+    /// Directory of the manager's sockets; only its owner may have access to it. No default.
     pub runtime_dir: PathBuf,
     /// Durable state (default: an empty [`MemoryStore`]).
     pub store: Arc<dyn Store>,
@@ -43,8 +43,8 @@ pub struct ManagerConfig {
     pub grant_timeout: Duration,
     /// Time limit for an agent to end a lease, including the reaping of its workers (default: 5 s).
     pub end_timeout: Duration,
-    /// Time limit for an agent to accept an order; after it the operator is told that the order comes later (default:
-    /// 3 s).
+    /// Time limit for an agent to accept an order; after it the operator is told that the agent gets the order later
+    /// (default: 3 s).
     pub order_timeout: Duration,
     /// Admission of callers that no operator has named (default: open).
     pub tenants: TenantPolicy,

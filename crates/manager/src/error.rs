@@ -19,7 +19,7 @@ pub enum ManagerError {
     Runtime {
         /// Operation that failed.
         what: &'static str,
-        /// Path that it failed on.
+        /// Path on which the operation failed.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,

@@ -1,8 +1,8 @@
-//! L3: the cluster daemon. It knows the agents, decides which of them to ask for cores, and keeps the ledger.
+//! L3: the cluster daemon. It registers agents, decides which of them to ask for cores, and keeps the ledger.
 //!
-//! The manager takes no part in invocations, and grants nothing itself: each agent alone writes its slots. So no
-//! lease is lost when a manager dies, and a restarted manager knows everything half a second later, when the agents
-//! have registered again.
+//! The manager takes no part in invocations, and grants nothing itself: only the agent assigns its cores. So no lease
+//! is lost when a manager dies. A restarted manager has its whole state again half a second later, when the agents have
+//! registered.
 //!
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] is its configuration.
 //! * `listener` — the Unix sockets: one manager for each runtime directory, peers checked on accept.
@@ -13,7 +13,7 @@
 //! * `tenants` — tenants and keys; `identity_service` — sessions for clients with a credential.
 //! * `billing` — bills at the prices of a tariff, and the comparison of the ledger with agents' journals.
 //! * `rest` — the same operations over HTTP, for operators and batch systems; [`openapi`] describes them.
-//! * `metrics`, `request_metrics`, `trace` — metrics, where requests are counted, and names of requests in the logs.
+//! * `metrics`, `request_metrics`, `trace` — metrics, counts of requests, and trace ids of requests in the logs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), hotlease_manager::ManagerError> {

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 /// Limit of connections at a time; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 256;
-/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+/// Pause after a failed accept (no descriptors or memory left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest path of a Unix socket, bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -29,7 +29,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
-    /// Dropped last: as long as it is held, no other process touches the path. None for an additional socket.
+    /// Dropped last: while the lock is held, no other process touches the path. `None` for an additional socket.
     _lock: Option<Flock<File>>,
 }
 

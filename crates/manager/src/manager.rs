@@ -68,8 +68,8 @@ impl Manager {
         Self::start_boxed(config).await
     }
 
-    /// Returns a boxed future. Code of an async function is generated in each crate that awaits it, and this one
-    /// contains the whole server: it was most of the compile time of each test program that starts a manager.
+    /// Returns a boxed future. The code of an async function is generated in each crate that awaits it. This function
+    /// contains the whole server, which took most of the compile time of each test program that starts a manager.
     #[inline(never)]
     fn start_boxed(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
         Box::pin(Self::bind_and_serve(config))
@@ -176,7 +176,7 @@ async fn listen(network: Option<&ManagerNetwork>) -> Result<Option<(SocketAddr, 
 
 /// Waits until the value is true or its sender is gone.
 async fn wait_for(mut watched: watch::Receiver<bool>) {
-    // An error says that the sender is gone, which means the same.
+    // An error says that the sender is gone, which ends the wait, too.
     let _ = watched.wait_for(|value| *value).await;
 }
 
@@ -264,8 +264,8 @@ async fn serve_on<C>(
         .add_service(service)
         .add_service(identity)
         .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
-    // When it is told to stop, tonic drops the receiver of connections, which ends the accepting task. Then it waits
-    // for connections to close; one that does not close in time is cut.
+    // When tonic is told to stop, it drops the receiver of connections, which ends the accepting task. Then it waits
+    // for connections to close; a connection that does not close in time is cut.
     tokio::pin!(server);
     let stopped_in_time = tokio::select! {
         result = &mut server => Ok(result),
@@ -278,8 +278,7 @@ async fn serve_on<C>(
     }
 }
 
-/// Stops the manager when its store has ended: it cannot acknowledge anything any more, while its successor or next
-/// run can.
+/// Stops the manager when its store has ended. It can no longer acknowledge anything; its successor or next run can.
 async fn watch_store(state: Arc<ManagerState>, stop: Arc<watch::Sender<bool>>) {
     let mut looks = interval(TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -165,7 +165,7 @@ impl Metrics {
         self.uptime.set(uptime.as_secs() as i64);
     }
 
-    /// All metrics as text. `active`: number of leases that go on.
+    /// All metrics as text. `active`: number of running leases.
     pub(crate) fn text(&self, active: u64) -> Result<String, Rejection> {
         self.leases.set(active as i64);
         let mut text = String::new();

@@ -81,7 +81,7 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Rejection> {
     }
 }
 
-/// Checked record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
+/// Checked record of an agent. `owner`: the certificate that the agent showed; `None` over the local socket.
 pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentProfile, Rejection> {
     let (id, boot) = agent_ids(&info)?;
     check_limit("number of cores", info.cores.len(), CORES_MAX)?;

@@ -1,4 +1,4 @@
-//! Layer before the gRPC gate: names, times and counts each request, also those that are refused.
+//! Layer before the gRPC gate: names, times and counts each request, including refused requests.
 
 use crate::identity::ManagerOperation;
 use crate::metrics::Metrics;
@@ -52,7 +52,7 @@ where
 
     fn call(&mut self, request: http::Request<Sent>) -> Self::Future {
         let path = request.uri().path();
-        // Only names of the protocol become labels: their number is that of its routes.
+        // Only the protocol's names of routes become labels, so the number of labels is bounded.
         let route = match ManagerOperation::of_grpc(path) {
             Some(_) => path.rsplit('/').next().unwrap_or_default().to_owned(),
             None => "unknown".to_owned(),
@@ -72,7 +72,8 @@ where
     }
 }
 
-/// Status of a response. A refused request has it in the headers; one that was carried out has it in the trailers.
+/// Status of a response. It is in the headers if the request was refused, and in the trailers if the request was
+/// carried out.
 fn code(headers: &http::HeaderMap) -> &'static str {
     let status = headers.get("grpc-status").map(|value| value.as_bytes());
     match status.map_or(Code::Ok, Code::from_bytes) {

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use waiting::WaitingClients;
 
-/// Number of readings of both clocks; the best reading counts.
+/// Number of readings of both clocks; the reading that took the shortest time is used.
 const CLOCK_READINGS: u32 = 8;
 
 /// State of a running manager.
@@ -45,7 +45,7 @@ pub(crate) struct ManagerState {
     started: Instant,
     /// Milliseconds since 1970 at the start, see [`Self::unix_ms`].
     started_ms: u64,
-    /// Identifies the ledger's contents to agents: another process may have lost what this one acknowledged.
+    /// Random number of this run, sent to agents: another run may have lost what this run acknowledged.
     pub(crate) ledger: u64,
     /// Slots that holders of leases offer.
     pub(crate) offers: Offers,
@@ -111,9 +111,9 @@ impl ManagerState {
         self.started.elapsed()
     }
 
-    /// Time for accounts and bills, milliseconds since 1970. The node's clock is read when the manager starts, and
-    /// not again. If that clock is set back or forward meanwhile, or while the manager is down, no lease is billed
-    /// for time that did not pass, and time continues from the latest that was stored.
+    /// Time for accounts and bills, milliseconds since 1970. The node's clock is read once, when the manager starts,
+    /// and time continues at least from the latest stored time. So if that clock is set while the manager runs or is
+    /// down, no lease is billed for time that did not pass.
     pub(crate) fn unix_ms(&self) -> u64 {
         self.started_ms
             .saturating_add(self.started.elapsed().as_millis() as u64)
@@ -163,7 +163,7 @@ impl ManagerState {
             .collect()
     }
 
-    /// Agents that are worth asking: one that is silent already would only cost waiting time.
+    /// Agents that serve. Silent agents are left out, because asking them would only cost waiting time.
     pub(crate) fn serving_agents(self: &Arc<Self>) -> Vec<AgentProfile> {
         let agents = self.agents().into_iter();
         agents

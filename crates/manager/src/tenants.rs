@@ -19,7 +19,7 @@ fn position(text: &str) -> Result<Position, Rejection> {
     text.parse().map_err(|why: String| bad_request(why))
 }
 
-/// Whether this is a tenant's name: one that a certificate may contain, or that of a user (`uid:1000`).
+/// Whether this is a tenant's name: a name that a certificate may contain, or the name of a user (`uid:1000`).
 fn is_name(name: &str) -> bool {
     let uid = name.strip_prefix("uid:");
     is_tenant_name(name) || uid.is_some_and(is_uid)
@@ -117,7 +117,7 @@ fn no_tenant(name: &str) -> Rejection {
     bad_request(format!("there is no tenant {shown}; see `hotlease admin tenant list`"))
 }
 
-/// Adds a tenant or replaces the settings of one. Refused if the condition is not met.
+/// Adds a tenant, or replaces the settings of an existing tenant. Refused if the condition is not met.
 pub(crate) async fn put_tenant(
     state: &ManagerState,
     (tenant, condition): (Option<Tenant>, PutCondition),
@@ -227,8 +227,8 @@ pub(crate) async fn revoke_key(state: &ManagerState, id: String, by: &Caller) ->
     Ok(key_message(key))
 }
 
-/// Rotates the key of session tokens, and tells every agent to rotate the key of its lease tokens. The reply has the
-/// number of agents that did, and the error of each that did not.
+/// Rotates the key of session tokens, and tells every agent to rotate the key of its lease tokens. The reply contains
+/// the number of agents that rotated it, and the error of each agent that did not.
 pub(crate) async fn rotate(state: &std::sync::Arc<ManagerState>, by: &Caller) -> RotateKeyReply {
     state.authenticator.rotate(SystemTime::now());
     tracing::info!(by = %by.name, "the key of session tokens was rotated");

@@ -19,7 +19,8 @@ use tonic::transport::Endpoint;
 /// Longer than two ticks of the manager.
 const SLOW: Duration = Duration::from_millis(600);
 
-/// Store that is slow to confirm agents, counts agents that it is told to remove, and panics when read if asked to.
+/// Store that confirms agents and tenants slowly, counts removals of agents, and panics when it is read if `panics` is
+/// set.
 #[derive(Default)]
 struct SlowStore {
     inner: MemoryStore,
@@ -115,7 +116,7 @@ impl TenantStore for SlowStore {
     }
 
     fn put_tenant(&self, tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError> {
-        // The manager's other workers have time to look at what they know.
+        // Gives the other request time to check the manager's old copy of the tenants.
         thread::sleep(SLOW);
         self.inner.put_tenant(tenant, condition)
     }
@@ -133,8 +134,8 @@ impl TenantStore for SlowStore {
     }
 }
 
-/// While it registers, an agent is in the store and not yet in the registry. So is an agent that has been silent for
-/// long, and the leases of such an agent are ended.
+/// While it registers, an agent is in the store and not yet in the registry. The same is true of an agent that has been
+/// silent for long; the manager removes that agent and ends its leases.
 #[tokio::test]
 async fn an_agent_is_not_forgotten_while_it_registers() {
     let dir = tempfile::tempdir().unwrap();

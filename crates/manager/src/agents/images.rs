@@ -1,4 +1,4 @@
-//! Requests of agents for an environment: each is told which other agent it is to read the environment from.
+//! Requests of agents for an environment: the response names the agent from which the environment is to be read.
 //! [`crate::state::image_trees`] holds the trees.
 
 use crate::agents::membership::check_owner;
@@ -34,7 +34,7 @@ pub(crate) fn find(
         let is_there = heard == AgentState::Serving && !record.endpoint.is_empty();
         is_there.then(|| record.endpoint.clone())
     };
-    // An agent that cannot be asked gets no place in the tree.
+    // No other agent can read from an agent that cannot be asked, so it gets no place in the tree.
     if endpoint(who).is_none() {
         return Ok(ImageSource::default());
     }

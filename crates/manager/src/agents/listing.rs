@@ -1,7 +1,7 @@
 //! Listings: collected from the agents at the time of the request, and merged.
 //!
-//! An agent that does not answer in time is not waited for, and a silent one is not asked. It and its leases are listed
-//! as it last reported them.
+//! A listing does not wait for agents that do not answer in time, and asks no silent agents. These agents and their
+//! leases are listed as last reported.
 
 use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::ManagerState;
@@ -22,11 +22,11 @@ use tokio::task::JoinSet;
 
 /// Limit of agents that are asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 64;
-/// Time limit for an agent's status: its last report is less than a second old, so a fresher one is not worth more.
+/// Time limit for an agent's status. The last report is less than a second old, so a longer wait is not worthwhile.
 const STATE_WITHIN: Duration = Duration::from_millis(250);
 
-/// Lists agents. A small site's agents are asked, so that a lease granted just now counts; a large site's are listed
-/// as they last reported.
+/// Lists agents. On a small site agents are asked, so that the list includes leases granted just now. On a large site
+/// agents are listed as they last reported.
 pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
     let answers = ask_each(state, agents_of_small_site(state), limit, "").await;
@@ -40,8 +40,8 @@ pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
     }
 }
 
-/// Agents to ask for a listing that could also be made of their last reports: on a small site all agents that serve, on
-/// a large one none.
+/// Agents to ask for a listing: on a small site all agents that serve; on a large site none, because the listing is
+/// made from their last reports.
 fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentProfile> {
     let agents = Some(state.serving_agents());
     agents
@@ -61,8 +61,8 @@ pub(crate) async fn agent(state: &Arc<ManagerState>, id: AgentId) -> Option<Agen
     ))
 }
 
-/// Merges an agent's answer, which is fresher than its last heartbeat; its id and address come from the registration
-/// alone.
+/// Merges an agent's answer, which is newer than its last heartbeat, into `info`. Id and address are not merged: they
+/// come from the registration alone.
 fn merge_status(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     if let Some(now) = answer.and_then(|status| status.agent) {
         if now.cores.len() <= CORES_MAX {
@@ -83,8 +83,8 @@ fn merge_status(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     info
 }
 
-/// Lists leases: on a large site as the ledger has them, at most about a second old; on a small one as agents answer
-/// now.
+/// Lists leases. On a large site the list is made from the ledger, which is at most about a second old; on a small site
+/// from the agents' answers.
 pub(crate) async fn leases(state: &Arc<ManagerState>, request: ListRequest) -> Result<LeaseList, Rejection> {
     let tenant = checked(request)?;
     let answers = ask_each(
@@ -105,7 +105,7 @@ pub(crate) async fn leases(state: &Arc<ManagerState>, request: ListRequest) -> R
         })
         .await?;
     let answered: BTreeSet<AgentId> = answers.iter().map(|(agent, _)| *agent).collect();
-    // If the agent answered, its answer counts: a lease that is running only in the ledger has ended.
+    // An agent's answer overrides the ledger: a lease that is active in the ledger, but not in the answer, has ended.
     let noted = noted
         .into_iter()
         .filter(|(lease, _)| lease.state != LeaseState::Active || !answered.contains(&lease.agent))
@@ -132,7 +132,7 @@ pub(crate) async fn functions(state: &Arc<ManagerState>, request: ListRequest) -
     Ok(CodeList { codes: codes.collect() })
 }
 
-/// Describes the manager; cheap enough to be asked often, as no agent is asked.
+/// Describes the manager. Cheap enough for frequent requests, because no agent is asked.
 pub(crate) async fn info(state: &Arc<ManagerState>) -> Result<Info, Rejection> {
     let leases = state.store(|store| store.active_leases());
     Ok(Info {

@@ -44,9 +44,9 @@ pub(crate) async fn register(
     }
 }
 
-/// Checks that an agent's message comes from the holder of the certificate that the agent registered with (or from
-/// this node, if it registered from here). This protects the agent until it is gone: a peer that learns its id cannot
-/// end its leases or bill for it.
+/// Checks that an agent's message comes from the holder of the certificate that the agent registered with (or from this
+/// node, if it registered from here). So until the agent is gone, another peer that learns its id can neither end its
+/// leases nor report usage in its name.
 pub(crate) fn check_owner(state: &ManagerState, agent: AgentId, owner: Option<&Peer>) -> Result<(), Rejection> {
     let machine = state.machine();
     let Some((known, heard, _)) = machine.cluster.registry().agent(agent) else {
@@ -128,8 +128,8 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
     }
 }
 
-/// Merges into the ledger totals of which only the agent's journal knew. The reply acknowledges the totals, and the
-/// agent forgets them.
+/// Merges totals into the ledger that were only in the agent's journal. The reply acknowledges the totals, and the
+/// agent deletes them.
 pub(crate) async fn report_past(
     state: &ManagerState,
     request: PastUsageRequest,

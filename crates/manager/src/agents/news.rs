@@ -1,5 +1,5 @@
 //! News of agents, for clients of this host that ask agents directly: the time of the socket's file says when an agent
-//! last joined. Clients look at it instead of asking for the list again and again.
+//! last joined. Clients look at this time instead of requesting the list of agents again and again.
 
 use crate::MANAGER_SOCKET;
 use crate::state::ManagerState;

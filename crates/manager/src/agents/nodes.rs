@@ -24,7 +24,7 @@ const WITHIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
 /// State of a node that has a wish and is not registered.
 const AWAY: &str = "away";
 
-/// Why an order was not accepted.
+/// Reason for which an order was not accepted.
 #[derive(Debug)]
 pub(crate) enum OrderRejection {
     /// The caller has used this token for another order.
@@ -47,7 +47,7 @@ impl From<OrderRejection> for Rejection {
     }
 }
 
-/// Checks the token that the caller gave its order; `None`: it gave none.
+/// Checks the token of an order. Returns `None` if the caller sent none.
 fn token(request: &OrderNodeRequest, by: &str) -> Result<Option<OrderToken>, Rejection> {
     let token = request.token.clone();
     if token.len() > ORDER_TOKEN_BYTES_MAX || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -67,7 +67,7 @@ fn token(request: &OrderNodeRequest, by: &str) -> Result<Option<OrderToken>, Rej
     Ok(Some(order).filter(|order| !order.token.is_empty()))
 }
 
-/// Carries out an operator's order, or notes it for a node that is away. Returns when the order is durable.
+/// Carries out an operator's order, or stores it if the node is away. Returns when the order is durable.
 pub(crate) async fn order(
     state: &Arc<ManagerState>,
     request: OrderNodeRequest,
@@ -90,7 +90,7 @@ pub(crate) async fn order(
         let known = token.as_ref().and_then(|token| machine.cluster.known_order(token));
         known.map(|order| order.agent)
     };
-    // If an order is repeated, its node may have left meanwhile, and the name of the node's host is then not known.
+    // If an order is repeated, its node may have left meanwhile; then the name of the node's host is not known.
     let (agent, host) = match known {
         Some(agent) => (agent, host(state, agent)),
         None => find(state, &request.node)?,
@@ -150,8 +150,8 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
     })
 }
 
-/// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by its
-/// own host name.
+/// Finds the agent that an operator names: by its id (even if the agent is away), by a name in its certificate, or by
+/// its host name.
 fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Rejection> {
     if let Ok(id) = name.parse() {
         return Ok((id, host(state, id)));
@@ -183,7 +183,7 @@ fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Reje
     }
 }
 
-/// Lists registered nodes, and nodes with a wish that are away.
+/// Lists registered nodes, and nodes that are away and have a wish.
 pub(crate) async fn list(state: &Arc<ManagerState>) -> NodeList {
     let leases: BTreeMap<String, u32> = {
         let answers = listing::ask_all(state, "").await;

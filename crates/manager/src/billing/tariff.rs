@@ -25,7 +25,7 @@ use std::path::Path;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Billionths of a unit of the currency.
 const BILLIONTHS: f64 = 1e9;
-/// Highest price: even with it, the longest possible usage stays far below what a bill can hold.
+/// Highest price. Even at this price, the cost of the longest possible usage is far below a bill's largest amount.
 const PRICE_MAX: f64 = 1e9;
 /// Longest name of a currency, bytes.
 const CURRENCY_BYTES_MAX: usize = 16;
@@ -50,7 +50,7 @@ struct PriceTable {
 }
 
 impl PriceTable {
-    /// Prices of this table; the general price where the table has none.
+    /// Returns the prices of this table, with the general price for each price that is left out.
     fn prices(&self, general: Prices) -> Result<Prices, String> {
         let price = |name: &str, own: Option<f64>, general: u64| match own {
             None => Ok(general),

@@ -11,7 +11,7 @@ use hotlease_wire::munge::payload as munge_payload;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest authorization header, bytes: a token of an issuer that names many groups.
+/// Longest authorization header, bytes: room for an issuer's token that names many groups.
 pub const AUTHORIZATION_BYTES_MAX: usize = 8 << 10;
 
 /// Identity of the peer of a connection, before it has sent anything.
@@ -74,7 +74,7 @@ impl Authenticator {
     }
 
     /// Finds the caller. A wrong credential in the header is refused, even if the connection alone would identify the
-    /// caller. No error repeats what was sent.
+    /// caller. No error contains text of the header.
     pub async fn authenticate(
         &self,
         connection: &ConnectionPeer,
@@ -120,15 +120,15 @@ impl Authenticator {
         }
     }
 
-    /// Refuses a new member that is the subject of a token, if it names an issuer that the site does not have, or names
-    /// none of several.
+    /// Refuses the name of a new member, a subject of tokens, if the name contains an issuer that the site does not
+    /// have, or contains no issuer although the site has several.
     pub(crate) fn check_member(&self, member: &str) -> Result<(), Rejection> {
         self.issuers
             .as_ref()
             .map_or(Ok(()), |issuers| issuers.check_member(member))
     }
 
-    /// Warns of members that name no issuer although the site has several: no party is admitted as such a member.
+    /// Warns of members whose names contain no issuer although the site has several: these names admit no caller.
     pub(crate) fn warn_of_members_without_issuer(&self) {
         if self.issuers.as_ref().is_none_or(|issuers| issuers.count() < 2) {
             return;
@@ -151,8 +151,9 @@ impl Authenticator {
         })
     }
 
-    /// Checks a MUNGE credential. It is good once, on the connection that its nonce was made for, and should be
-    /// exchanged for a session at once. The nonce is checked first: without one no process is started.
+    /// Checks a MUNGE credential. It is valid once, on the connection for which its nonce was made, and should be
+    /// exchanged for a session at once. The nonce is checked first, so that a connection without a nonce starts no
+    /// process.
     async fn of_munge(&self, connection: &ConnectionPeer, credential: &str, now_ms: u64) -> Result<Caller, Rejection> {
         let Some(munge) = &self.munge else {
             return Err(not_authenticated("this manager takes no MUNGE credentials"));

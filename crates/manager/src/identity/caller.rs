@@ -71,14 +71,14 @@ pub struct Caller {
     pub name: String,
     /// Tenant that pays; agents and managers have none.
     pub tenant: Option<String>,
-    /// Role, which decides what it may do.
+    /// Role, which decides what the caller may do.
     pub role: Role,
     /// Proof of the identity.
     pub proof: CallerProof,
 }
 
 impl Caller {
-    /// Checks whether the caller may perform this operation at all; the methods below limit it to a tenant.
+    /// Checks whether the caller may perform this operation at all. The methods below limit the operation to a tenant.
     pub fn check(&self, operation: ManagerOperation) -> Result<(), Rejection> {
         if operation.permits(self) {
             return Ok(());
@@ -114,7 +114,7 @@ impl Caller {
         self.role == Role::Operator
     }
 
-    /// Tenant whose records the caller is shown when it asks for `asked`; an empty name stands for all tenants.
+    /// Tenant whose records the caller sees if it requests those of `asked`. An empty name stands for all tenants.
     pub fn visible_tenant(&self, asked: String) -> Result<String, Rejection> {
         match self.role {
             Role::Operator => Ok(asked),

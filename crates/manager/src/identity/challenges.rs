@@ -1,18 +1,19 @@
-//! Nonces, each of which makes a credential good for one connection, once.
+//! Nonces: each makes a credential valid once, on one connection.
 //!
-//! A MUNGE credential can be replayed on another host, as the cache of decoded credentials belongs to one host. So a
+//! A MUNGE credential can be replayed on another host, because each host has its own cache of decoded credentials. So a
 //! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first use,
 //! whether the credential was valid or not.
 //!
-//! A connection has one credential checked at a time: a check costs a process, few run at once, and a stranger with
-//! many requests on each of its connections would keep others waiting.
+//! Only one credential of a connection is checked at a time. A check costs a process, and few checks run at once, so a
+//! stranger with many requests on each of its connections would delay other callers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Limit of connections with a nonce at a time. Beyond it the oldest nonce goes: a stranger who opens connections as
-/// fast as we take them must not keep others from signing in, and an honest client answers at once.
+/// Limit of connections with a nonce at a time. Beyond it the oldest nonce is dropped: a stranger that opens
+/// connections as fast as we accept them must not keep other callers from signing in. An honest client answers at once,
+/// before its nonce is dropped.
 const CHALLENGES_MAX: usize = 4096;
 /// Lifetime of a nonce.
 pub(super) const LIFETIME_MS: u64 = 30_000;
@@ -21,7 +22,7 @@ type Channel = [u8; 32];
 
 #[derive(Default)]
 struct ChallengeTable {
-    /// Nonces by connection, with the ends of their validity; one for each at most: a new nonce replaces the last.
+    /// Nonces by connection, each with the end of its validity. A new nonce replaces the connection's last nonce.
     nonces: HashMap<Channel, ([u8; 32], u64)>,
     /// Connections whose credential is being checked.
     answering: HashSet<Channel>,
@@ -31,11 +32,11 @@ struct ChallengeTable {
 #[derive(Default)]
 pub(super) struct Challenges(Mutex<ChallengeTable>);
 
-/// Answer to a challenge. The connection may give no other while this value lives.
+/// Answer to a challenge. While this value exists, the connection cannot answer again.
 pub(super) struct ChallengeAnswer<'a> {
     challenges: &'a Challenges,
     channel: Channel,
-    /// Nonce of the challenge, which is forgotten.
+    /// Nonce of the challenge, already removed from the table.
     pub nonce: [u8; 32],
 }
 
@@ -65,7 +66,8 @@ impl Challenges {
         (nonce, until_ms)
     }
 
-    /// Takes the nonce of a connection, whose answer is going to be checked; or says why there is nothing to check.
+    /// Takes the nonce of a connection, so that the connection's answer can be checked. Otherwise returns the reason
+    /// for which it cannot be checked.
     pub fn take(&self, channel: Channel, now_ms: u64) -> Result<ChallengeAnswer<'_>, &'static str> {
         let mut table = self.table();
         if table.answering.contains(&channel) {

@@ -22,7 +22,7 @@ pub enum TenantPolicy {
     /// Admits users of the manager's node and holders of certificates, as tenants of their own: an operator has
     /// admitted each of them already, by an account or a certificate. Default.
     ///
-    /// Callers with other credentials have to be named even so: every user with an account in a cluster has MUNGE
+    /// Callers with other credentials must nevertheless be named: every user with an account in a cluster has MUNGE
     /// credentials, and every member of an organisation may have a token of its issuer.
     #[default]
     Open,
@@ -100,7 +100,7 @@ impl TenantDirectory {
         }
     }
 
-    /// Locks the copy. It is replaced as a whole, so it is good even if the lock is poisoned.
+    /// Locks the copy. The copy is only replaced as a whole, so it is valid even if the lock is poisoned.
     fn read_copy(&self) -> RwLockReadGuard<'_, DirectoryCopy> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,14 +221,14 @@ impl TenantDirectory {
         }
     }
 
-    /// Members that are named without an issuer: at a site with several issuers they admit no party.
+    /// Names of members without an issuer. At a site with several issuers, these names admit no caller.
     pub(crate) fn members_without_issuer(&self) -> Vec<String> {
         let known = self.read_copy();
         let bare = known.members.keys().filter(|member| is_bare(member));
         bare.cloned().collect()
     }
 
-    /// Quota of a tenant and its use.
+    /// Quota of a tenant, and the tenant's use of core-seconds.
     pub(crate) fn allowance(&self, tenant: &str) -> Allowance {
         let known = self.read_copy();
         Allowance {
@@ -237,7 +237,7 @@ impl TenantDirectory {
         }
     }
 
-    /// Fails if the tenant of a known caller has been removed or disabled since.
+    /// Fails if a tenant was removed or disabled after its key or session was made.
     pub(super) fn check_enabled(&self, tenant: &str) -> Result<(), Rejection> {
         match self.read_copy().tenants.get(tenant) {
             Some(tenant) if tenant.enabled => Ok(()),

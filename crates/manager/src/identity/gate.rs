@@ -142,7 +142,7 @@ struct Admission {
 #[derive(Clone)]
 pub(crate) struct GateConnection(pub ConnectionPeer);
 
-/// Identity of the peer whose connection a request came on.
+/// Identity of the peer on whose connection a request arrived.
 pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionPeer, Rejection> {
     if let Some(peer) = extensions.get::<RemotePeer>() {
         return Ok(ConnectionPeer::Certified(Arc::clone(&peer.0)));

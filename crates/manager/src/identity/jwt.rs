@@ -2,9 +2,9 @@
 //!
 //! RS256, ES256 and EdDSA are accepted, as far as the site's file allows them. The keys are in a file that is read
 //! again when it changes. A subject belongs to its issuer: the same subject of another issuer is another member. An
-//! issuer names members only of the tenants that the file allows it. Issuer, audience, subject and expiry must be
-//! present and valid; clocks may differ by 30 s. A file with a shared secret among its keys is refused, so that no
-//! public key can be mistaken for a secret.
+//! issuer can name members only of those tenants that the site's file allows for this issuer. Issuer, audience, subject
+//! and expiry must be present and valid; clocks may differ by 30 s. A file with a shared secret among its keys is
+//! refused, so that no public key can be mistaken for a secret.
 
 mod ring_verifier;
 
@@ -82,14 +82,15 @@ struct IssuerFile {
     keys: PathBuf,
     #[serde(default = "all")]
     algorithms: Vec<AllowedAlgorithm>,
-    /// Tenants whose members its tokens may be; absent: all.
+    /// Tenants whose members the issuer's tokens may name; absent: all tenants.
     tenants: Option<Vec<String>>,
     tenant_claim: Option<String>,
     #[serde(default)]
     map: Vec<Mapping>,
 }
 
-/// Rule of the site's file: a token whose claim is this value, or a list that contains it, belongs to the tenant.
+/// Rule of the site's file: a token belongs to the tenant if the claim is this value, or a list that contains this
+/// value.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mapping {
@@ -188,8 +189,8 @@ impl Issuers {
             iss: String,
         }
         let bad = || not_authenticated("the token is not one that this site takes");
-        // Reads the unchecked token only to find the issuer whose keys must check it; nothing else in it is believed
-        // before that check.
+        // Reads the unchecked token only to find the issuer whose keys must check it; nothing else in the token is
+        // trusted before that check.
         let named: Named = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(|_| bad())?;
         let issuer = self.0.iter().find(|issuer| issuer.config.issuer == named.iss);
         issuer.ok_or_else(bad)?.check(token)
@@ -211,7 +212,8 @@ impl Issuers {
         }
     }
 
-    /// Fails if a new member is the subject of a token and none of the site's issuers could have it.
+    /// Fails if the name of a new member, a subject of tokens, contains no issuer of the site. The issuer may be left
+    /// out if the site has only one.
     pub(super) fn check_member(&self, member: &str) -> Result<(), Rejection> {
         let Some(subject) = member.strip_prefix("jwt:") else {
             return Ok(());

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_store::KeyRecord;
 use hotlease_wire::Rejection;
 
-/// Prefix of keys. If a key is found in a file, the prefix shows what it is.
+/// Prefix of keys. The prefix identifies a key that is found in a file.
 pub(super) const PREFIX: &str = "hlk_";
 const ID_DIGITS: usize = 16;
 const SECRET_BYTES: usize = 32;
@@ -59,7 +59,7 @@ pub(super) fn check(
     Ok(record)
 }
 
-/// Fails if a key is not valid any more; also checked for sessions that the key opened.
+/// Fails if a key is no longer valid. Also called for sessions that the key opened.
 pub(super) fn check_valid(record: &KeyRecord, now_ms: u64) -> Result<(), Rejection> {
     let refused = |why: &str| Err(Rejection::NotAuthenticated { why: why.into() });
     if record.revoked_ms.is_some() {

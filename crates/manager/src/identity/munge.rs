@@ -1,4 +1,4 @@
-//! MUNGE: proves a user's identity on any host of a cluster that shares its key.
+//! MUNGE: proves a user's identity on any host of a cluster. The hosts share MUNGE's key.
 //!
 //! The cluster's daemon decodes a credential, through its program `unmunge`. This happens once for a session and not
 //! for each request, so the start of a process (about 2 ms) does not matter, and no foreign library runs in the
@@ -28,7 +28,7 @@ const TTL_S_MAX: u64 = 300;
 pub struct MungeConfig {
     /// Program that decodes credentials (default: `unmunge` in the search path).
     pub program: PathBuf,
-    /// Socket of its daemon, if it is not the usual one.
+    /// Socket of MUNGE's daemon, if it is not the default socket.
     pub socket: Option<PathBuf>,
 }
 

@@ -1,8 +1,9 @@
-//! Session tokens: a caller gets one for a credential that is good for one use, and shows it with each request.
+//! Session tokens. A caller gets a token in exchange for a credential that is valid once, and sends the token with each
+//! request.
 //!
-//! A token is `hls_` and the base64 of claims and their MAC. It holds all that is needed to check it, so nothing is
-//! stored for it. It is valid only on the connection that it was made for, for five minutes, and until this process
-//! ends or the key was rotated twice. A client whose token is invalid gets a new one.
+//! A token is `hls_` and the base64 of claims and their MAC. It contains all that its check needs, so the manager
+//! stores nothing for it. It is valid only on the connection that it was made for, for five minutes, and until this
+//! process ends or the key has been rotated twice. A client whose token is invalid gets a new one.
 
 use super::{Caller, CallerProof, ConnectionPeer, Role};
 use base64::Engine;

@@ -22,7 +22,7 @@ pub(super) enum Subject {
     Claimed {
         /// The issuer, which has no `#` in its name.
         issuer: String,
-        /// Whether the site has no other issuer, so that members may be named without theirs.
+        /// Whether the site has no other issuer, so that names of members may leave out the issuer.
         is_only_issuer: bool,
         /// The token's subject.
         subject: String,
@@ -49,7 +49,7 @@ impl Subject {
         }
     }
 
-    /// Names that a tenant may list for this subject. If several are listed, the first of these counts.
+    /// Names by which tenants may list this subject. If several names are listed, the first of them decides the tenant.
     pub fn members(&self) -> Vec<String> {
         match self {
             Self::Claimed { issuer, subject, .. } => {
@@ -60,8 +60,8 @@ impl Subject {
         }
     }
 
-    /// Name without the issuer. Only a subject of the site's only issuer has one, and only if the subject contains no
-    /// [`ISSUER_END`], so that the name cannot be read as one with an issuer.
+    /// Name of a token's subject without the issuer. Returns `None` if the site has several issuers. Also returns
+    /// `None` if the subject contains [`ISSUER_END`], because the text before it could be read as an issuer.
     fn bare(&self) -> Option<String> {
         match self {
             Self::Claimed {
@@ -73,8 +73,8 @@ impl Subject {
         }
     }
 
-    /// Name without the issuer at a site with several issuers, where the name does not say which of them is meant;
-    /// `None`: the name of this subject is never ambiguous.
+    /// Name without the issuer, at a site with several issuers, where this name does not say which issuer is meant.
+    /// Returns `None` if the name of this subject is never ambiguous.
     pub fn ambiguous(&self) -> Option<String> {
         match self {
             Self::Claimed {

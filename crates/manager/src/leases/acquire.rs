@@ -12,7 +12,7 @@ use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time to live of leases that ask for none.
+/// Time to live of a lease whose request names none.
 const TTL_DEFAULT: Duration = Duration::from_secs(5);
 const SANDBOXES: [&str; 4] = ["process", "namespace", "container", "microvm"];
 
@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// A client that announces a lease says how long it has held it, and pays for that time: at most this long.
+/// Limit of the time for which a client has held a lease when it announces the lease. The client pays for that time.
 const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its tenant
@@ -102,8 +102,8 @@ pub(crate) async fn vouch(
     };
     let known = state.store(move |store| Ok((store.rows(&[key])?, store.lease(lease)?)));
     let (known, elsewhere) = known.await?;
-    // The id is that of a recorded lease of another agent or run. The announced lease would overwrite that record, even
-    // if the recorded lease has ended.
+    // The ledger has a lease of this id from another agent or run. The announced lease would overwrite that record,
+    // even if the recorded lease has ended.
     if elsewhere.is_some_and(|lease| lease.key() != key) {
         return Err(bad_request(
             "another agent, or another run of it, has granted this lease",
@@ -121,8 +121,9 @@ pub(crate) async fn vouch(
     }
 }
 
-/// Ends a lease, at the agent that granted it if that is known, else wherever it is found (the manager may have just
-/// started). `any`: the lease may belong to another tenant.
+/// Ends a lease. The request is sent to the agent that granted the lease. If that agent is not known, because the
+/// manager has just started, the agents are asked one after another until the lease is found. `any`: the lease may
+/// belong to another tenant.
 pub(crate) async fn release(
     state: &Arc<ManagerState>,
     request: ReleaseRequest,

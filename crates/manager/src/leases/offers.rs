@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Longest invitation, bytes.
 const INVITATION_BYTES_MAX: usize = 4096 + 64;
-/// Longest time of an offer that ends before its lease.
+/// Longest duration of an offer whose holder sets one; other offers end with their leases.
 const LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 fn lease_id(text: &str) -> Result<LeaseId, Rejection> {
@@ -32,7 +32,8 @@ fn check_job(job: &str) -> Result<(), Rejection> {
 }
 
 fn forget(state: &ManagerState) {
-    // The lock of the offers is released first: the state machine's lock is never taken while it is held.
+    // The lock of the offers is released first: the state machine's lock is never taken while the lock of the offers is
+    // held.
     let leases: Vec<OfferKey> = state.offers.keys();
     let over: BTreeSet<LeaseId> = {
         let machine = state.machine();

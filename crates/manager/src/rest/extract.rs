@@ -61,7 +61,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestCaller {
 /// Header by which a caller names a change, so that a repetition of the request is not carried out again.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// The caller's token for an order, if it has one; empty: none.
+/// The caller's token for an order; empty if the request has none.
 pub(super) struct TokenHeader(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for TokenHeader {
@@ -132,7 +132,7 @@ pub(super) struct Page {
     limit: usize,
 }
 
-/// Rows of a page if the request does not say.
+/// Default number of rows of a page.
 pub(super) const PAGE_DEFAULT: u32 = 1_000;
 /// Longest id, characters.
 const AFTER_MAX: usize = 64;

@@ -42,7 +42,7 @@ pub(super) async fn observe(State(state): State<Arc<Shared>>, request: Request, 
     response
 }
 
-/// Status as a label; their number is limited, as labels of a metric must be.
+/// Status as a label of a metric. The number of labels is limited, as metrics require.
 fn status(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200 => "200",
@@ -74,7 +74,7 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
     }
 }
 
-/// Identifies the caller and checks its operation; `None` if the operation is open to all peers. Errors end the
+/// Identifies the caller and checks its operation. Returns `None` if the operation is open to all peers. Errors end the
 /// request.
 async fn identify(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);

@@ -175,7 +175,7 @@ impl IntoResponse for Problem {
         match status {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(SCHEMES));
-                // An unknown caller must not keep its place.
+                // An unknown caller must not keep its connection.
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {

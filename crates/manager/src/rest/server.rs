@@ -33,7 +33,7 @@ const HEADERS_MAX: usize = 64;
 const BODY_BYTES_MAX: usize = 64 << 10;
 /// Time limit for a request's line and headers, and for the pause between two requests of a connection.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// Longest life of a connection: a client that reads an answer byte by byte must not keep its place.
+/// Longest life of a connection, so that a client that reads an answer byte by byte does not occupy it for long.
 const LIFE: Duration = Duration::from_secs(300);
 /// Time limit for a connection to finish its request when its life ends or the manager stops.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
@@ -57,8 +57,8 @@ fn service(state: &Arc<ManagerState>) -> Router {
         .with_state(Arc::clone(state))
 }
 
-/// Refuses a request if too many are being processed. Placed behind the gate, so that strangers use none of the
-/// places.
+/// Refuses a request if too many are being processed. Runs behind the gate, so that requests of strangers do not use up
+/// this limit.
 async fn in_turn(turns: &Semaphore, request: Request, next: Next) -> Response {
     match turns.try_acquire() {
         Ok(_turn) => next.run(request).await,
@@ -123,7 +123,7 @@ async fn carry(
     let info = stream.connect_info();
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
-        // The router itself is always ready: the limit of requests applies inside.
+        // The router itself is always ready, because the limit of requests applies inside it.
         router.clone().call(request.map(Body::new))
     });
     let connection = http1::Builder::new()

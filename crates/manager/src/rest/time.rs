@@ -4,7 +4,7 @@ use super::problem::Problem;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Parses a time to milliseconds since 1970, at least 1: 0 means that no time is given.
+/// Parses a time into milliseconds since 1970. Returns at least 1, because 0 means that no time is given.
 pub(super) fn unix_ms(name: &str, text: &str) -> Result<u64, Problem> {
     // The standard allows `t` and `z` in lower case.
     let moment = OffsetDateTime::parse(&text.to_ascii_uppercase(), &Rfc3339);

@@ -148,7 +148,7 @@ pub(super) async fn usage(
     Ok(response)
 }
 
-/// Escapes text that a spreadsheet would take for a formula: a label is chosen by its holder.
+/// Escapes text that a spreadsheet would take for a formula, because clients choose texts such as labels.
 fn escape_formula(mut text: String) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');
@@ -215,7 +215,7 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
     out.into_inner().map_err(|error| failed(&error))
 }
 
-/// Media type that the client prefers; among equals the first one offered.
+/// Media type that the client prefers; of equally preferred types the first in `offered`.
 fn preferred_media_type(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
     let accepts: Vec<&str> = headers
         .get_all(ACCEPT)

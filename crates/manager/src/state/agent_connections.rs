@@ -1,5 +1,5 @@
-//! Connections to the agents: one channel for each, made when first needed, and kept while it is among those used
-//! last. Agents of this node are reached over their sockets, others over TLS.
+//! Connections to the agents. Each agent has one channel, which is made at its first use. The most recently used
+//! channels are kept. Agents of this node are reached over their sockets, others over TLS.
 
 use hotlease_lease::manager::AgentProfile;
 use hotlease_net::{Address, CertificateRole, Identity, grpc};
@@ -17,8 +17,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest response of an agent, bytes: its listing of all leases, workers and libraries.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Limit of kept connections. 10,000 agents have connections to the manager already. As many back would exceed what a
-/// process may often open (20,000), and most agents are asked nothing for long times.
+/// Limit of kept connections. 10,000 agents have connections to the manager already. As many outgoing connections would
+/// exceed a common limit of a process's descriptors (20,000), and most agents are asked nothing for long times.
 const LINKS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not 0");
 
 /// Connections to agents, by agent.
@@ -79,7 +79,7 @@ impl AgentConnections {
     }
 }
 
-/// Waits at most `limit` for an agent's response; returns it, or the reason for which there is none.
+/// Waits at most `limit` for an agent's response; returns the response, or the reason for which there is none.
 pub(crate) async fn answer<T>(
     agent: AgentId,
     limit: Duration,

@@ -1,7 +1,7 @@
 //! Writes of the state machine on their way to the store.
 //!
-//! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
-//! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
+//! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes the
+//! recorded run of an agent waits for earlier writes of that agent, and later writes of that agent wait for it.
 
 use super::machine::Commit;
 use crate::records::distinct_cores;
@@ -30,8 +30,8 @@ pub(crate) async fn write(state: Arc<ManagerState>, mut commits: mpsc::Unbounded
         }
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
         let alone = commit.writes.iter().any(StateWrite::changes_agent);
-        // Locks are taken in the order of the commits. A lock that is not free holds up all commits that follow. That
-        // is short, and happens only when an agent comes or goes.
+        // Locks are taken in the order of the commits. A lock that is not free holds up all commits that follow. The
+        // delay is short, and happens only when an agent registers or leaves.
         if alone {
             let turn = turn.write_owned().await;
             tokio::spawn(make(Arc::clone(&state), commit, turn));
@@ -53,9 +53,9 @@ fn rows(write: &StateWrite) -> usize {
     }
 }
 
-/// Starts a commit. A single write of a lease, for which a grant or a release waits, is given to the store with a
-/// callback: no thread waits for it, which saves two thread switches for each such write. Every other commit runs on a
-/// thread that may block.
+/// Starts a commit. A single write of a lease, for which a grant or a release waits, is passed to the store with a
+/// callback. So no thread waits for it, which saves two thread switches. Every other commit runs on a thread that may
+/// block.
 fn begin<T: Send + 'static>(state: &Arc<ManagerState>, mut commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
     let taken = RunningCommit {
@@ -131,7 +131,8 @@ async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
     taken.finish(&state, made.await, turn);
 }
 
-/// Applies one write. Each may be repeated: after a failure in the middle the next report tries all of it again.
+/// Applies one write. Any write may be repeated: after a failure in the middle, the next report tries all its writes
+/// again.
 fn apply(store: &dyn Store, write: StateWrite, at_ms: u64) -> Result<Option<ReportResult>, StoreError> {
     match write {
         StateWrite::PutAgent(agent) => {
@@ -227,7 +228,7 @@ fn lease_of_report(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecor
     }
 }
 
-/// Report that ends a lease whose agent reports no more usage: the known total is its last.
+/// Report that ends a lease whose agent reports no more usage: the known total is final.
 fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<ReportRecord, StoreError> {
     let key = known.key();
     let row = store.rows(&[key])?.into_iter().flatten().next();
@@ -263,7 +264,7 @@ pub(crate) fn warn_of_excess(reported: &ReportResult) {
             "an agent reports a lease that this manager did not grant; it is not billed"
         );
     }
-    // Debug level only: two tenants can cause it in each report of a lease, for as long as it lasts.
+    // Debug level only: two tenants can cause this message in each report of a lease, for as long as the lease lasts.
     for key in &reported.foreign {
         tracing::debug!(
             agent = %key.agent, boot = %key.boot, lease = %key.lease,

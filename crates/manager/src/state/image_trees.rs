@@ -5,10 +5,10 @@
 //!              └────► 3rd ──► 6th, 7th
 //! ```
 //!
-//! The first agent reads the file in the store. Every other agent reads from the agent above it, also while that one
-//! is still reading. An agent that is gone, or is reported not to have delivered the file, is removed, and the agents
-//! behind it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are kept in
-//! memory: after a start the first agent that asks is the first again.
+//! The first agent reads the file in the store. Every other agent reads from the agent above it, even while that agent
+//! is still reading. An agent is removed if it is gone, or if another agent reports that it did not deliver the file;
+//! the agents behind it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are
+//! kept in memory: after a restart, the first agent that asks reads from the store again.
 
 use hotlease_wire::ids::{AgentId, CodeHash};
 use std::collections::HashMap;
@@ -35,8 +35,8 @@ struct ImageTree {
 pub(crate) struct ImageTrees(Mutex<HashMap<CodeHash, ImageTree>>);
 
 impl ImageTrees {
-    /// Agent from which the agent `who` is to read; `None`: from the store. `without`: agent that did not deliver the
-    /// file. `is_there`: whether an agent can be asked.
+    /// Returns the agent from which the agent `who` is to read, or `None` if it is to read from the store. `without`:
+    /// agent that did not deliver the file. `is_there`: whether an agent can be asked.
     pub(crate) fn source_of(
         &self,
         image: CodeHash,

@@ -18,7 +18,8 @@ pub(crate) struct Commit {
     pub(crate) writes: Vec<StateWrite>,
 }
 
-/// Answer of the state machine, with the grant if there is one: its first part, which holds the other parts.
+/// Answer of the state machine, with the grant if there is one: the grant of the first part, which contains those of
+/// the other parts.
 pub(crate) type MachineAnswer = (ClusterAnswer, Option<Box<Grant>>);
 
 pub(super) struct PendingRequest {

@@ -1,8 +1,8 @@
 //! Offers: slots that holders of leases lend, for other ranks of their jobs to find.
 //!
 //! An offer contains an invitation that its holder made with its agent; it is stored under the name of a job. It is
-//! shown to the same tenant only, until its lease ends, its time is over, or it is withdrawn. Offers are kept in
-//! memory only, so that no secrets of tenants are on the manager's disk: a restarted manager knows none.
+//! shown to the same tenant only, until its lease ends, its time is over, or it is withdrawn. Offers are kept in memory
+//! only, so that no secrets of tenants are on the manager's disk: a restarted manager has none.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::SlotOffer;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a write of a manager that is ready.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
-/// Lifetime of a result: frequent requests cause no further writes.
+/// Lifetime of a result, so that frequent requests cause no further writes.
 const FRESH: Duration = Duration::from_secs(1);
 /// Result of the last probe write.
 #[derive(Debug, Clone)]
@@ -49,8 +49,8 @@ impl Readiness {
         };
         if begins {
             let (readiness, store) = (self.clone(), Arc::clone(store));
-            // The write continues when no caller waits any more: while a thread hangs on a disk, no second one is
-            // started.
+            // The write continues even if no caller waits any longer, so that no second thread is started while the
+            // first hangs on a disk.
             tokio::task::spawn_blocking(move || {
                 let written = match store.probe() {
                     Ok(()) => ProbeResult::Yes,

@@ -1,9 +1,9 @@
 //! Clients that wait for leases: what they ask for, so that more nodes can be got from a batch system.
 //!
-//! A client that waits repeats its request after pauses of at most a second, and names itself by a number of its own.
-//! It waits from its second refusal on: a client without patience asks once. It has ceased to wait when it is served,
-//! or no longer asks. This is kept in memory only; a restarted manager knows the clients again after their next
-//! requests.
+//! A client that waits repeats its request after pauses of at most a second, and sends a number that identifies it. It
+//! counts as waiting from its second refusal on, because a client that does not wait asks only once. It has ceased to
+//! wait when it is served, or no longer asks. The list is in memory only; after a restart it fills again with the
+//! clients' next requests.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, WaitingClient};
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time after which a client that no longer asks is forgotten: it pauses for a second, and is answered in 8 s.
+/// Time without a request after which a client is forgotten. A waiting client pauses for a second, and its request is
+/// answered within 8 s.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 /// Limit of clients of one tenant; further ones wait, but are not listed.
 const OF_TENANT_MAX: usize = 256;
@@ -30,7 +31,7 @@ struct RefusedClient {
 #[derive(Default)]
 pub(crate) struct WaitingClients(Mutex<BTreeMap<(String, u64), RefusedClient>>);
 
-/// Whether a request was refused for lack of room, which another agent could have.
+/// Whether a request was refused for lack of resources that another agent could have.
 fn lacks_room(refusal: &Rejection) -> bool {
     match refusal {
         Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. } => true,
@@ -83,7 +84,8 @@ impl WaitingClients {
         }
     }
 
-    /// Lists the clients of a tenant that wait, those that have waited longest first; an empty name: of all tenants.
+    /// Lists the waiting clients of a tenant, in the order in which they began to wait. An empty name stands for all
+    /// tenants.
     pub(crate) fn list(&self, tenant: &str, now: Duration) -> Vec<WaitingClient> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, client| client.last + SILENT_MAX >= now);

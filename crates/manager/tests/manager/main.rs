@@ -64,8 +64,8 @@ async fn refusals_carry_the_agents_own_figures() {
             offered: 4
         }
     );
-    // No agent offers so many cores: none is asked, and the figures are the registry's, which was updated by the
-    // refusal.
+    // No agent offers so many cores, so no agent is asked. The figures come from the registry, which the last refusal
+    // updated.
     assert_eq!(
         scene.refusal(wish(9)).await,
         Rejection::NoCapacity {

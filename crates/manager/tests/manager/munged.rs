@@ -36,7 +36,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Munged {
-    /// Starts the daemon. None, with a message, if MUNGE is not installed.
+    /// Starts the daemon. Returns `None`, and prints a message, if MUNGE is not installed.
     pub fn start() -> Option<Self> {
         let (Some(munged), Some(_)) = (program("munged"), program("munge")) else {
             eprintln!("skipped: munge is not installed (scripts/setup installs it)");

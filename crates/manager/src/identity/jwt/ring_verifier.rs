@@ -1,4 +1,5 @@
-//! Signature verification with `ring`, which TLS uses here already: no second library for the same curves.
+//! Signature verification with `ring`, which TLS uses here already, so that no second library for the same curves is
+//! needed.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -16,7 +17,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 
 /// Installs the verifier for the whole process; a second call changes nothing.
 pub(super) fn install() {
-    // An error means that a provider is installed already, which is this one.
+    // An error means that a provider is installed already. It can only be this provider.
     let _ = PROVIDER.install_default();
 }
 

@@ -180,7 +180,7 @@ fn a_subject_without_an_issuer_belongs_to_the_only_issuer() {
         let known = directory(&[("chem", &[member])]);
         assert_eq!(known.find_member(&subject).expect(member).0, "chem");
     }
-    // A subject whose text looks like another issuer's subject is not taken for that one.
+    // A subject whose text looks like another issuer's subject is not taken for that subject.
     let forged = changed(|claims| drop(claims.insert("sub".into(), json!(format!("{OTHER}#boss")))));
     let forged = scene.issuers.check(&scene.ed(&forged)).expect("good");
     let known = directory(&[("ops", &[&format!("jwt:{OTHER}#boss")])]);
