@@ -1,13 +1,13 @@
-//! Start times of workers in containers, until they are ready for orders, beside the same program started by the
-//! container runtime itself: medians, in milliseconds, of rounds that take turns.
+//! Start times of workers in containers until they are ready for orders, compared with the same program started by the
+//! container runtime itself. Medians in milliseconds; the rounds of the variants alternate.
 //!
 //! ```sh
 //! cargo run --release --package hotlease-sandbox --example container_times [ROUNDS]
 //! ```
 //!
-//! `prepared`: the nursery had a sandbox waiting, as it has unless leases begin faster than it makes sandboxes.
-//! `fresh`: it had none. `alone`: the runtime, started by hand with the same folders, namespaces, limits and list of
-//! system calls, as far as it supports these.
+//! `prepared`: the nursery had a sandbox ready, which is usual unless leases begin faster than it makes sandboxes.
+//! `fresh`: the nursery had to make the sandbox. `alone`: the runtime, started by hand with the same folders,
+//! namespaces, limits and list of system calls, as far as the runtime supports these.
 
 #![allow(clippy::print_stdout, reason = "its result")]
 

@@ -4,8 +4,8 @@
 //! cargo run --release --package hotlease-sandbox --example start_times [ROUNDS]
 //! ```
 //!
-//! `prepared`: the nursery had a sandbox waiting, as it has unless leases begin faster than it makes sandboxes.
-//! `fresh`: it had none.
+//! `prepared`: the nursery had a sandbox ready, which is usual unless leases begin faster than it makes sandboxes.
+//! `fresh`: the nursery had to make the sandbox.
 
 #![allow(clippy::print_stdout, reason = "its result")]
 

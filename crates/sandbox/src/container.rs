@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Folders with programs, beside those of `PATH`: an agent may have been started with few.
+/// Folders with programs that are searched besides those of `PATH`: an agent may have been started with a short `PATH`.
 const FOLDERS: [&str; 6] = [
     "/usr/local/bin",
     "/usr/local/sbin",
@@ -18,11 +18,11 @@ const FOLDERS: [&str; 6] = [
 /// Container runtime of a site, and the image of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Name that is looked for in `PATH`, or path: `crun`, `ch-run`, `apptainer`, `singularity` or `podman-hpc`
+    /// Name of a program in `PATH`, or path of a program: `crun`, `ch-run`, `apptainer`, `singularity` or `podman-hpc`
     /// (default: `crun`).
     pub runtime: OsString,
-    /// Image: a folder, or a file in the runtime's own format, or for `podman-hpc` a name. `None` (the default): the
-    /// host's system folders, read-only, which only `crun` and `ch-run` can use.
+    /// Image: a folder, a file in the runtime's own format, or for `podman-hpc` a name. `None` (the default) stands for
+    /// the host's system folders, read-only; only `crun` and `ch-run` can use them.
     pub image: Option<PathBuf>,
 }
 

@@ -3,8 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// Environment variables that a worker inherits. They hold no secrets. Users' libraries need them to be found
-/// (`LD_LIBRARY_PATH`), to print text (locale) and to write files (`HOME`, `TMPDIR`).
+/// Environment variables that a worker inherits. They contain no secrets. With them users' libraries are found
+/// (`LD_LIBRARY_PATH`), print text (locale) and write files (`HOME`, `TMPDIR`).
 const INHERITED: [&str; 10] = [
     "HOME",
     "HOTLEASE_LIBFABRIC",
@@ -31,8 +31,8 @@ const FOLLOWERS: [&str; 5] = [
 ];
 /// Variable of Rust's rayon.
 const RAYON: &str = "RAYON_NUM_THREADS";
-/// Number of cores of a slot. A library that is loaded before the slot's thread is pinned would count the node's
-/// processors: a team of as many threads on one core takes milliseconds for a loop of one microsecond.
+/// Number of cores of a slot. A library that is loaded before the slot's thread is pinned would otherwise count the
+/// node's processors. A team of that many threads on one core takes milliseconds for a loop of one microsecond.
 const CORES: &str = "1";
 
 /// Variables that workers inherit from this process.
@@ -44,8 +44,8 @@ pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Adds variables to the environment of a worker that set the size of teams of threads for one slot. A variable that is
-/// set already stays; if it is [`OPENMP`], the variables that default to it are not added.
+/// Adds variables that set the size of teams of threads for one slot to a worker's environment. A variable that is set
+/// already is not replaced; if it is [`OPENMP`], the variables that default to it are not added.
 pub(crate) fn add_team_sizes(environment: &mut Vec<(OsString, OsString)>) {
     let is_named = |name: &str| environment.iter().any(|(named, _)| named == OsStr::new(name));
     let followers = FOLLOWERS.iter().copied().filter(|_| !is_named(OPENMP));

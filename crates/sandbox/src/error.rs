@@ -34,7 +34,7 @@ pub enum SandboxError {
         /// Description of the missing part, and advice.
         why: String,
     },
-    /// The sandbox was not made, or its program not started.
+    /// The sandbox was not made, or its program was not started.
     #[error("a sandbox could not be started: {what}")]
     Sandbox {
         /// The step that failed, and why.
@@ -51,7 +51,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// Whether the next start would fail in the same way. A refusal by the system may be due to a shortage that passes.
+    /// Whether the next start would fail in the same way. A refusal by the system may have a temporary cause.
     pub fn is_lasting(&self) -> bool {
         match self {
             Self::Binary { .. } | Self::Program { .. } | Self::Unavailable { .. } => true,
@@ -59,11 +59,11 @@ impl SandboxError {
         }
     }
 
-    /// Turns the error into [`SandboxError::Program`] if the sandbox takes the program from the host and it does not
-    /// exist there. No other cause is known to last.
+    /// Turns the error into [`SandboxError::Program`] if the sandbox takes the program from the host and the program
+    /// does not exist there. Only this cause is known to be lasting.
     pub(crate) fn unless_missing(self, program: Option<&Program>) -> Self {
         match program {
-            // A program in an image may exist in the sandbox only.
+            // A program in an image may exist only in the sandbox.
             Some(program) if program.held.is_nothing() && !program.path.exists() => Self::Program {
                 path: program.path.clone(),
                 source: nix::errno::Errno::ENOENT.into(),

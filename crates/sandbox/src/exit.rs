@@ -1,4 +1,4 @@
-//! End of a process, with the last of its output.
+//! End of a process, with the last part of its output.
 
 use std::fmt;
 
@@ -13,17 +13,18 @@ pub enum ProcessEnd {
     OutOfMemory,
 }
 
-/// End of a process, and the last of its output.
+/// End of a process, and the last part of its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// Way in which it ended.
     pub end: ProcessEnd,
-    /// The last of its output.
+    /// The last part of its output.
     pub output: String,
 }
 
 impl Exit {
-    /// Whether the process itself caused its end: it was not killed from outside, for lack of memory or to stop it.
+    /// Whether the process itself caused its end. `false` if it was killed for lack of memory, or by SIGKILL or
+    /// SIGTERM.
     pub fn is_its_own(&self) -> bool {
         !matches!(
             self.end,

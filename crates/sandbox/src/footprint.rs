@@ -1,12 +1,12 @@
 //! Memory that a worker holds: its process and those that it started, as far as the kernel lists them.
 //!
-//! A listing shows resident memory. A limit that no control group enforces is compared with the memory that the worker
-//! has for itself: private pages, and memory files and shared mappings that it made. Pages of libraries and the buffers
+//! A listing shows resident memory. If no control group enforces a limit, the limit is compared with the worker's own
+//! memory: private pages, and memory files and shared mappings that the worker made. Pages of libraries and the buffers
 //! that hotlease shares with clients do not count.
 //!
-//! A file in the node's `/dev/shm` may be another program's: a kernel that limits workers charges its pages to the
-//! process that touched them first. Such a file counts as far as the worker maps it, unless it is older than the worker
-//! or processes outside the worker map the same pages. A file that is open and not mapped does not count while it has a
+//! A file in the node's `/dev/shm` may belong to another program. A control group would charge its pages to the process
+//! that touched them first. Here the pages that the worker maps count, unless the file is older than the worker or
+//! processes outside the worker map the same pages. A file that is open but not mapped does not count while it has a
 //! name.
 
 use std::collections::{HashMap, HashSet};
@@ -14,10 +14,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Largest number of processes of one worker that are looked at.
+/// Largest number of processes of one worker that are examined.
 const FAMILY_MAX: usize = 4096;
-/// Longest time that a listing spends on counting each shared page once, for which the kernel walks through all pages
-/// of each process. The pages of the remaining processes are added without that.
+/// Longest time that a listing spends on counting each shared page only once, for which the kernel visits all pages of
+/// each process. After that, shared pages of the remaining processes count for each process.
 const EXACT_LIMIT: Duration = Duration::from_millis(100);
 /// Beginning of the names of hotlease's own memory files, which clients share with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
@@ -35,15 +35,15 @@ type FileId = (u64, u64);
 #[derive(Default)]
 struct MappedFile {
     name: String,
-    /// Bytes of the pages in these mappings. A page that several processes map counts in parts.
+    /// Bytes of the pages in these mappings. A page that N processes map counts as 1/N of its size.
     part: u64,
     /// Resident pages of the largest mapping, bytes.
     largest: u64,
 }
 
 impl MappedFile {
-    /// Whether other processes map the pages, too. If none does, the parts of the worker's processes add up to whole
-    /// pages.
+    /// Whether processes outside the worker map the pages, too. Otherwise the parts of the worker's processes add up to
+    /// whole pages.
     fn is_shared_with_others(&self) -> bool {
         self.part + self.largest / 64 < self.largest
     }
@@ -71,7 +71,7 @@ fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
     if family.len() == 1 {
         return Some(first);
     }
-    // Pages that several of the processes share are counted once, as long as there is time to tell them apart.
+    // Counts pages that several of the processes share only once, until the time limit.
     let exact = |pid: u32| match begun.elapsed() < limit {
         true => kilobytes(&read(pid, "smaps_rollup")?, "Pss:"),
         false => None,
@@ -80,9 +80,9 @@ fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
     Some(family.iter().filter_map(part).sum())
 }
 
-/// Compares the memory that a process and its descendants have for themselves with `limit`: `Ok` with the bytes that
-/// are left, `Err` with the bytes held if they exceed the limit. An exact count takes milliseconds for each gigabyte,
-/// so an upper bound is looked at first.
+/// Compares the own memory of a process and its descendants with `limit`. Returns `Ok` with the bytes that are left, or
+/// `Err` with the bytes in use if they exceed the limit. An exact count takes milliseconds for each gigabyte, so an
+/// upper bound is checked first.
 pub(crate) fn check_memory_limit(pid: u32, limit: u64) -> Result<u64, u64> {
     let family = family(pid);
     let shared_folder = fs::metadata(SHARED_FOLDER).ok().map(|folder| folder.dev());
@@ -116,7 +116,7 @@ pub(crate) fn check_memory_limit(pid: u32, limit: u64) -> Result<u64, u64> {
     }
 }
 
-/// A process and its descendants. Processes whose parent has ended are not among them.
+/// A process and its descendants. Processes whose parent has ended are not included.
 fn family(pid: u32) -> Vec<u32> {
     let (mut found, mut seen) = (vec![pid], HashSet::from([pid]));
     let mut next = 0;
@@ -139,7 +139,7 @@ fn read(pid: u32, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
 }
 
-/// The number of kilobytes in the line of this name, as bytes.
+/// Returns the number of kilobytes in the line of this name, converted to bytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -197,7 +197,7 @@ fn add_open_files(pid: u32, is_in_folder: impl Fn(FileId) -> bool, files: &mut H
     }
 }
 
-/// Private memory of a process, bytes; pages that a fork shares count in parts.
+/// Private memory of a process, bytes. A page that N processes share after a fork counts as 1/N of its size.
 fn private_bytes(pid: u32) -> u64 {
     let text = read(pid, "smaps_rollup").unwrap_or_default();
     // Kernels before 5.13 do not divide these pages by kind.
@@ -226,7 +226,8 @@ fn add_mapped_files(pid: u32, mapped: &mut HashMap<FileId, MappedFile>) {
     }
 }
 
-/// The memory file, and its name, in the head of a mapping: addresses, rights, offset, device, number, name.
+/// Parses the first line of a mapping (addresses, rights, offset, device, number, name). Returns the id and name of its
+/// memory file.
 fn memory_file(head: &str) -> Option<(FileId, &str)> {
     let mut words = head.split_whitespace().skip(3);
     let (major, minor) = words.next()?.split_once(':')?;
@@ -246,7 +247,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks at a Python program of these lines once they were carried out.
+    /// Runs a Python program of these lines, and calls `look` with its pid after the last line.
     fn look_at<R>(lines: &str, look: impl FnOnce(u32) -> R) -> R {
         let program = format!("import os, sys, mmap\n{lines}\nprint(flush=True)\nsys.stdin.read()");
         let mut child = Command::new("python3")
@@ -276,7 +277,7 @@ mod tests {
         left_and_resident(lines, limit).0
     }
 
-    /// A virtual machine behind its monitor is such a child.
+    /// A virtual machine is such a child of its monitor.
     #[test]
     fn memory_of_a_child_is_that_of_its_worker() {
         let lines = "there, ready = os.pipe()\n\
@@ -305,7 +306,7 @@ mod tests {
             let left = left(&lines, 40 * MIB);
             assert!(left.is_ok(), "{lines}: {left:?}");
         }
-        // What a fork shares counts once.
+        // Pages that forked processes share count once.
         let family = format!("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{forks}");
         let children = left(&family, MIB);
         assert!(matches!(children, Err(8_000_000..=60_000_000)), "{children:?}");
@@ -321,7 +322,8 @@ mod tests {
             )
         };
         let (write_all, read_all) = (map("m.write(bytes(64 << 20))"), map("m.read()"));
-        // The file was made before the worker started: neither one page nor all of it counts as the worker's.
+        // The file was made before the worker started, so it does not count, whether the worker maps one page or all
+        // pages.
         look_at(&write_all, |_| {
             for lines in [map("m[0]"), read_all.clone()] {
                 let left = left(&lines, 40 * MIB);

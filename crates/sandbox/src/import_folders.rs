@@ -2,7 +2,7 @@
 //!
 //! The import path of a program contains the folder in which the program is. If that is a home folder, the sandbox
 //! would show the whole home folder, with its keys and histories. So folders of a user, and folders that contain one,
-//! are never shown, whichever tenant asks for the sandbox: only a lease that declares them reaches them.
+//! are never shown, whichever tenant requests the sandbox. A worker sees them only if its lease declares them.
 
 use hotlease_nursery::policy::Mount;
 use nix::unistd::{User, geteuid};
@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Home folder of this process's user, as the host's directory of users says. It is asked once: it may be on another
-/// host, and slow.
+/// Home folder of this process's user, from the host's directory of users. The directory is asked once, because it may
+/// be on another host, and slow.
 static OWN_HOME: OnceLock<Option<PathBuf>> = OnceLock::new();
-/// Folders with files of many users or of the system. They are not shown themselves; folders in them may be. Root's
-/// home folder is not here, because the list of users names it.
+/// Folders with files of many users or of the system. They are not shown themselves, but folders in them may be shown.
+/// Root's home folder is not here, because the list of users names it.
 const COMMON: [&str; 12] = [
     "/", "/boot", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp",
 ];
-/// Folders that are not shown, and nothing in them is.
+/// Folders of which nothing is shown, neither the folders nor their contents.
 const PRIVATE: [&str; 5] = ["/dev", "/etc", "/proc", "/run/user", "/sys"];
-/// Files and folders that mark a home folder, so that it is recognised although no list of users names it.
+/// Names of files and folders by which a home folder is recognised even if no list of users names it.
 const MARKS: [&str; 7] = [
     ".ssh",
     ".gnupg",
@@ -30,9 +30,10 @@ const MARKS: [&str; 7] = [
     ".profile",
     ".zshrc",
 ];
-/// Names of which each Python environment has one: a virtual environment the first, one of conda the second.
+/// Files and folders that mark a Python environment: the first a virtual environment, the second an environment of
+/// conda.
 const ENVIRONMENTS: [&str; 2] = ["pyvenv.cfg", "conda-meta"];
-/// First user id of people, by the convention of distributions.
+/// Lowest user id of a person, by the convention of distributions.
 const FIRST_PERSON: u32 = 1000;
 /// Largest number of links to follow, as in the kernel: a longer chain is a loop.
 const LINKS_MAX: usize = 40;
@@ -62,7 +63,7 @@ impl HomeFolders {
 
     /// Whether a sandbox must not show this folder with its contents.
     pub fn hides(&self, folder: &Path) -> bool {
-        // A link shows the folder that it leads to, so that folder counts.
+        // A sandbox shows the target of a link, so the target decides.
         let Ok(real) = folder.canonicalize() else {
             return false;
         };
@@ -81,19 +82,20 @@ impl HomeFolders {
 }
 
 impl FromIterator<PathBuf> for HomeFolders {
-    /// Takes home folders, except `/`, which the list names as that of users of services.
+    /// Collects home folders, except `/`, which the list of users names as the home folder of service users.
     fn from_iter<T: IntoIterator<Item = PathBuf>>(folders: T) -> Self {
         let real = folders.into_iter().filter_map(|folder| folder.canonicalize().ok());
         Self(real.filter(|folder| folder != Path::new("/")).collect())
     }
 }
 
-/// Folders in which an interpreter is found and from which it imports, as far as they exist.
+/// Existing folders that contain an interpreter or from which it imports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportFolders {
     /// Folders that a sandbox shows; none lies within another.
     pub shown: BTreeSet<PathBuf>,
-    /// Folders that it does not show, because they are home folders, contain some, or belong to all users.
+    /// Folders that a sandbox does not show, because they are home folders, contain home folders, or belong to all
+    /// users.
     pub hidden: BTreeSet<PathBuf>,
 }
 
@@ -101,14 +103,14 @@ impl ImportFolders {
     /// Looks at the host for the folders of an interpreter and of an import path.
     pub fn find(interpreter: Option<&Path>, path: &[PathBuf], homes: &HomeFolders) -> Self {
         let mut found = Self::default();
-        // Adds the prefix of PREFIX/bin/python, and that of each file that it links to: a virtual environment links to
-        // its base interpreter.
+        // Adds the prefix of PREFIX/bin/python, and the prefix of each file in its chain of links: the interpreter of a
+        // virtual environment is a link to its base interpreter.
         let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
         for _ in 0..LINKS_MAX {
             let link = std::fs::read_link(&interpreter).ok();
             let (folder, prefix) = (interpreter.parent(), interpreter.parent().and_then(Path::parent));
             match prefix {
-                // A hidden prefix, such as `~/.local`, is not shown, only the parts that an interpreter needs.
+                // Of a hidden prefix, such as `~/.local`, only the parts that an interpreter needs are shown.
                 Some(prefix) if homes.hides(prefix) => {
                     let libraries = ["lib", "lib64"].map(|name| prefix.join(name));
                     let libraries = libraries.into_iter().filter(|_| link.is_none());

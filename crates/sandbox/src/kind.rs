@@ -12,7 +12,7 @@ pub enum Kind {
     Namespace,
     /// A container, made by a runtime that the site has installed.
     Container,
-    /// A virtual machine that holds nothing but the worker.
+    /// A virtual machine that contains only the worker.
     MicroVm,
 }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Starts workers in sandboxes. Clones share their nurseries and their count of processes.
+/// Starts workers in sandboxes. Clones of a launcher share its nurseries and its count of processes.
 #[derive(Clone)]
 pub struct Launcher {
     binary: PathBuf,
@@ -89,8 +89,9 @@ impl Launcher {
         self.with_new_nurseries()
     }
 
-    /// Replaces the path of `hotlease-nursery`. Default: `$HOTLEASE_NURSERY`, else beside the worker's program or the
-    /// running program, else in `../libexec/hotlease` beside the folder of either.
+    /// Replaces the path of `hotlease-nursery`. By default the launcher uses `$HOTLEASE_NURSERY`. If that is not set,
+    /// it searches the folders of the worker's program and of the running program, and `../libexec/hotlease` relative
+    /// to these folders.
     pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
         self.nursery = nursery.into();
         self.with_new_nurseries()
@@ -108,7 +109,7 @@ impl Launcher {
         self.with_new_nurseries()
     }
 
-    /// Replaces the nurseries by ones with the current settings.
+    /// Replaces the nurseries by new nurseries with the current settings.
     fn with_new_nurseries(mut self) -> Self {
         [self.namespaces, self.containers, self.machines] = nurseries(
             &self.binary,
@@ -142,8 +143,8 @@ impl Launcher {
         &self.policy
     }
 
-    /// Makes sandboxes that start from now on see the current mounts of the host; running sandboxes keep their view. To
-    /// be called after a mount or unmount that does not propagate to other mount namespaces.
+    /// Makes sandboxes that start from now on see the current mounts of the host; running sandboxes keep their view.
+    /// Call this after a mount or unmount that does not propagate to other mount namespaces.
     pub fn renew_mounts(&self) {
         self.namespaces.renew();
         self.machines.renew();
@@ -155,8 +156,8 @@ impl Launcher {
         self.find_lacking(kind).map(drop)
     }
 
-    /// Whether sandboxes of this kind confine hostile code: of tenants who do not trust each other, or that the node
-    /// does not trust.
+    /// Whether sandboxes of this kind confine hostile code: code of tenants that do not trust each other, or code that
+    /// the node does not trust.
     pub fn is_confining(&self, kind: Kind) -> bool {
         match kind {
             Kind::Process => false,
@@ -166,7 +167,7 @@ impl Launcher {
     }
 
     /// Returns the parts of the policy that this node cannot enforce in sandboxes of this kind. Fails like
-    /// [`check_available`](Self::check_available) if the node cannot make them.
+    /// [`check_available`](Self::check_available) if the node cannot make sandboxes of this kind.
     pub fn find_lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {
             Kind::Process => Ok(self.groups.lacking().into_iter().collect()),
@@ -176,8 +177,8 @@ impl Launcher {
         }
     }
 
-    /// Finds the worker's program: `$HOTLEASE_WORKER`, else beside the running program, else in `../libexec/hotlease`
-    /// beside its folder.
+    /// Finds the worker's program: `$HOTLEASE_WORKER` if it is set, else the file in the folder of the running program,
+    /// else the file in `../libexec/hotlease` relative to that folder.
     pub fn find() -> Result<PathBuf, SandboxError> {
         if let Some(named) = std::env::var_os("HOTLEASE_WORKER").filter(|name| !name.is_empty()) {
             return Ok(named.into());
@@ -204,8 +205,9 @@ impl Launcher {
         &self.binary
     }
 
-    /// Starts a worker with `control` as its standard input: `program`, or the launcher's own program if there is none.
-    /// Blocks for some hundred microseconds to some milliseconds; must be called within a tokio runtime.
+    /// Starts a worker with `control` as its standard input. The worker runs `program`, or the launcher's own program
+    /// if `program` is `None`. Blocks for some hundred microseconds to some milliseconds; must be called within a tokio
+    /// runtime.
     pub fn start(
         &self,
         kind: Kind,
@@ -263,10 +265,10 @@ impl Launcher {
         self.attend(started)
     }
 
-    /// Starts a zygote: a program from which workers can be [forked](Self::fork). It runs in a virtual machine for kind
-    /// `microvm`, and in a sandbox of kind `namespace` for any other kind; apart from that this works like
-    /// [`start`](Self::start). Its workers survive when it is killed, and it counts as gone only when the last of them
-    /// is gone.
+    /// Starts a zygote: a program from which workers can be [forked](Self::fork). The zygote runs in a virtual machine
+    /// for kind `microvm`, and in a sandbox of kind `namespace` for any other kind. Otherwise this works like
+    /// [`start`](Self::start). The zygote's workers survive when the zygote is killed, and the zygote counts as gone
+    /// only when its last worker is gone.
     pub fn start_zygote(&self, kind: Kind, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
         let sandboxes = match kind {
             Kind::MicroVm => &self.machines,
@@ -277,7 +279,8 @@ impl Launcher {
     }
 
     /// Forks a worker from a zygote into a sandbox of its own, of the zygote's kind, with `control` as its standard
-    /// input. Neither sees what the other writes to memory afterwards. Blocks as [`start`](Self::start) does.
+    /// input. After the fork, neither process sees what the other writes to memory. Blocks as [`start`](Self::start)
+    /// does.
     pub fn fork(&self, zygote: &Process, control: OwnedFd) -> Result<Process, SandboxError> {
         let begin = Instant::now();
         let mut process = self.attend(zygote.fork(control)?)?;
@@ -285,7 +288,7 @@ impl Launcher {
         Ok(process)
     }
 
-    /// Takes charge of a started sandbox: drains its output, counts it, reports its end.
+    /// Watches a started sandbox: drains its output, counts it, reports its end.
     fn attend(&self, started: StartedSandbox) -> Result<Process, SandboxError> {
         Process::watch_sandbox(started, self.living.clone(), &self.out_of_memory)
             .map_err(|source| SandboxError::Start { what: "watch", source })
@@ -304,8 +307,8 @@ impl Launcher {
         let whole = self.environment.iter().chain(own).chain(further);
         let mut whole: Vec<(OsString, OsString)> = whole.cloned().collect();
         environment::add_team_sizes(&mut whole);
-        // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page tables of a
-        // large agent would cost more than all other steps.
+        // Uses no pre_exec or the like, so that the standard library uses posix_spawn. A fork would copy the page
+        // tables of a large agent, which costs more than all other steps.
         let child = worker
             .env_clear()
             .envs(whole)
@@ -319,26 +322,26 @@ impl Launcher {
         Process::watch_child(child, output.into(), groups, living, &self.out_of_memory).map_err(failed("watch"))
     }
 
-    /// Counts a process that is about to be started as living, until the value is dropped: otherwise
-    /// [`all_gone`](Self::all_gone) would miss it between the decision and its start.
+    /// Counts a process that is about to be started as living, until the returned value is dropped. Otherwise
+    /// [`all_gone`](Self::all_gone) would miss a process between the decision to start it and its start.
     pub fn count_start(&self) -> LivingCount {
         LivingCount::new(self.living.clone())
     }
 
-    /// Number of processes that were started and are not yet reaped, and of those that are [about to
-    /// be](Self::count_start).
+    /// Number of processes that were started and are not yet reaped, plus processes that are [about to be
+    /// started](Self::count_start).
     pub fn living(&self) -> usize {
         *self.living.borrow()
     }
 
-    /// Waits until every process that was started is gone and reaped.
+    /// Waits until every started process is gone and reaped.
     pub async fn all_gone(&self) {
         // Cannot fail: self holds the sender.
         let _ = self.living.subscribe().wait_for(|living| *living == 0).await;
     }
 }
 
-/// Makes the nurseries for namespaces, containers and machines. Each starts its program only when it is needed.
+/// Makes the nurseries for namespaces, containers and machines. Each nursery's program starts only when it is needed.
 fn nurseries(
     worker: &Path,
     nursery: &Path,

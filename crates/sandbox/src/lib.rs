@@ -3,15 +3,15 @@
 //! * [`Kind::Process`]: a separate process in its own group. It has a control socket as its standard input, an
 //!   environment of a few harmless variables, `/` as its directory, and no core dumps; the end of its output is kept,
 //!   to explain its death. It shares user, file system and network with the agent.
-//! * [`Kind::Namespace`]: such a process with its own namespaces, root, limits and list of system calls, made by a
-//!   helper program, `hotlease-nursery`, that keeps some sandboxes prepared. [`Policy`] says what it sees.
+//! * [`Kind::Namespace`]: a process like that, with its own namespaces, root, limits and list of system calls. A helper
+//!   program, `hotlease-nursery`, makes it, and keeps some sandboxes prepared. [`Policy`] says what the process sees.
 //! * [`Kind::Container`]: within such namespaces, a container of a runtime that the site has. [`Container`] names the
 //!   runtime.
 //! * [`Kind::MicroVm`]: within such namespaces, a virtual machine, made by `hotlease-machine`. [`Machine`] describes
 //!   it.
 //!
-//! * [`Launcher`] starts workers and knows when all of them are gone.
-//! * [`Process`] is one of them: kill it, wait for its [`Exit`], read the times of its start ([`Phases`]).
+//! * [`Launcher`] starts workers, and reports when all of them are gone.
+//! * [`Process`] is a started worker: kill it, wait for its [`Exit`], read the times of its start ([`Phases`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// File name of the program that is the monitor of a machine, and process 1 in it.
+/// File name of the program that is the monitor of a machine, and process 1 in the machine.
 pub const MACHINE_BINARY: &str = "hotlease-machine";
 
 /// Paths of [`MACHINE_BINARY`], the kernel and its modules in the sandbox around a machine.
@@ -17,15 +17,15 @@ const MONITOR_INSIDE: &str = "/hotlease-machine";
 const KERNEL_INSIDE: &str = "/hotlease-kernel";
 const MODULES_INSIDE: &str = "/hotlease-modules";
 
-/// Memory that QEMU needs beyond that of its machine, bytes.
+/// Memory that QEMU needs beyond the memory of its machine, bytes.
 const OWN_BYTES: u64 = 384 << 20;
-/// Number of open files that all processes of a machine together may have, in addition to the limit of any worker: the
-/// monitor holds a descriptor for each.
+/// Number of open files that all processes of a machine together may have, in addition to the limit of any worker. The
+/// monitor has a descriptor for each open file.
 const OPEN_FILES: u32 = 16 << 10;
 /// Least memory of a machine, bytes: a kernel does not start with less.
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
-/// Names of QEMU in distributions. The second is that of distributions in which users are not meant to run QEMU by
+/// Names of QEMU in distributions. The second is used by distributions in which users are not meant to run QEMU by
 /// hand.
 const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-kvm"];
 
@@ -33,12 +33,12 @@ const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-k
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// Kernel of the machines: a file `vmlinuz-VERSION`, whose modules are in `/lib/modules/VERSION`, or in
-    /// `../lib/modules/VERSION` beside its folder. `None` (the default): the newest usable one in `/boot`.
+    /// `../lib/modules/VERSION` beside its folder. `None` (the default) stands for the newest usable kernel in `/boot`.
     pub kernel: Option<PathBuf>,
-    /// Whether to run without the processor's help: a hundred times slower, and according to QEMU's authors no boundary
-    /// against hostile code (default: no).
+    /// Whether to run without the processor's support for virtual machines (default: no). This is a hundred times
+    /// slower and, according to QEMU's authors, no boundary against hostile code.
     pub emulated: bool,
-    /// Memory of each machine, bytes; allocated as it is used (default: 1 GiB).
+    /// Memory of each machine, bytes (default: 1 GiB). It is allocated as it is used.
     pub memory_bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Default for Machine {
     }
 }
 
-/// Paths of the parts that a machine is made of.
+/// Paths of a machine's parts.
 #[derive(Debug, Clone)]
 pub struct MachinePaths {
     /// The QEMU program.
@@ -125,16 +125,18 @@ impl Machine {
     pub(crate) fn policy(&self, site: &Policy) -> Policy {
         Policy {
             kvm: !self.emulated,
-            // The machine's own memory is the limit, not that of its lease.
+            // The memory of the machine is the limit, not the memory of its lease.
             memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
             files: site.files.saturating_add(OPEN_FILES),
-            // A machine's memory is a file in the sandbox. The machine itself enforces the limit on its files.
+            // A machine's memory is a file in the sandbox. The machine itself enforces the site's limit on the sizes of
+            // files.
             file_bytes: site.file_bytes.max(self.memory_bytes),
             ..site.clone()
         }
     }
 
-    /// The promise of kind `microvm` that emulated machines do not keep; `None`: machines are not emulated.
+    /// Describes the guarantee of kind `microvm` that emulated machines do not give. Returns `None` if machines are not
+    /// emulated.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.emulated.then(|| {
             "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()
@@ -144,8 +146,8 @@ impl Machine {
 
 impl MachineSetup {
     /// The monitor's program, which makes a machine for `program`, or for the native worker `binary`, in a sandbox of
-    /// this policy. If `program` is a zygote, so is the monitor: it saves its machine, and other monitors' machines
-    /// continue from the saved state.
+    /// this policy. If `program` is a zygote, the monitor is a zygote, too: it saves its machine, and the machines of
+    /// other monitors continue from the saved state.
     pub(crate) fn monitor(
         &self,
         policy: &Policy,
@@ -186,7 +188,7 @@ impl MachineSetup {
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
         for declared in &reach.directories {
-            // The directory is read-only for this lease, but others may change it.
+            // Even if the directory is read-only for this lease, other processes may change its files.
             for name in ["--changing", "--shown"] {
                 add(name, declared.target.as_os_str().to_owned());
             }
@@ -201,8 +203,8 @@ impl MachineSetup {
         Program {
             path: MONITOR_INSIDE.into(),
             arguments,
-            // The monitor has no variables of the worker: it runs outside the machine. The worker's variables travel
-            // wrapped, under other names.
+            // The monitor gets no variables of the worker, because it runs outside the machine. The worker's variables
+            // are passed wrapped, under other names.
             environment: Vec::new(),
             directory: "/".into(),
             mounts: program.mounts.iter().cloned().chain(own).collect(),
@@ -215,7 +217,7 @@ impl MachineSetup {
 /// modules.
 fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
     let device_is = match File::options().read(true).write(true).open(device) {
-        // PVM is of no use, even if the agent may open the device.
+        // PVM cannot be used, even if the agent can open the device.
         _ if is_of_pvm(modules) => format!(
             "{} belongs to the module kvm_pvm, which runs only guests whose kernels are made for PVM: virtual machines need a host \
              with VT-x or AMD-V (kvm_intel or kvm_amd); a host that is itself a virtual machine needs nested virtualization, too",
@@ -237,9 +239,9 @@ fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether this node's KVM is PVM, which works without the processor's support for virtual machines. A kernel that does
-/// not know PVM never starts in such a machine: QEMU gives up at a register that it cannot set, or the machine stops at
-/// an instruction that is not interpreted.
+/// Whether this node's KVM is PVM, which works without the processor's support for virtual machines. A kernel without
+/// support for PVM never starts in a PVM machine: QEMU gives up at a register that it cannot set, or the machine stops
+/// at an instruction that is not emulated.
 fn is_of_pvm(modules: &Path) -> bool {
     let has = |name: &str| modules.join(name).exists();
     has("kvm_pvm") && !has("kvm_intel") && !has("kvm_amd")
@@ -252,7 +254,7 @@ fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let beside = kernel.parent()?.parent()?.join("lib/modules");
     let places = [Path::new("/lib/modules"), &beside].map(|place| place.join(version));
     let modules = places.into_iter().find(|place| place.join("modules.dep").is_file())?;
-    // Resolved, because the path is mounted and must have no links.
+    // Resolved, because the path is mounted and must contain no links.
     let modules = modules.canonicalize().ok()?;
     Some((kernel, modules))
 }
@@ -370,7 +372,7 @@ mod tests {
             (&missing, Path::new("/nowhere/hotlease-machine"), "HOTLEASE_MACHINE"),
         ] {
             let why = machine.resolve(monitor).expect_err("something is missing");
-            // Without QEMU, its absence is reported before that of a kernel.
+            // Without QEMU, the missing QEMU is reported before a missing kernel.
             let is_elsewhere = there || word != "--sandbox-kernel";
             let word = if is_elsewhere { word } else { "apt-get install" };
             assert!(why.contains(word), "{why}");

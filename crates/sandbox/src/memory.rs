@@ -1,14 +1,15 @@
 //! Detection of kills by the kernel's out-of-memory killer.
 //!
-//! A wait status does not say who sent a SIGKILL. The kernel counts out-of-memory kills per control group and per host.
-//! A count that rose since the last look, together with a SIGKILL that the agent did not send, is the evidence. The
-//! group's own count is better: that of the host also includes kills elsewhere.
+//! A wait status does not say which process sent a SIGKILL. The kernel counts out-of-memory kills per control group and
+//! per host. If a count has risen since the last check, and the process got a SIGKILL that the agent did not send, the
+//! out-of-memory killer is taken for the cause. The group's count is more reliable, because the host's count includes
+//! kills elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Watches the counter of the agent's control group, or of the host where groups do not count.
+/// Watches the counter of the agent's control group, or the host's counter if groups have none.
 #[derive(Debug)]
 pub(crate) struct OomWatch {
     file: PathBuf,
@@ -29,7 +30,7 @@ impl OomWatch {
         }
     }
 
-    /// Whether such a kill has occurred since the last call.
+    /// Whether an out-of-memory kill has occurred since the last call.
     pub fn take_kill(&self) -> bool {
         let now = count(&self.file).unwrap_or(0);
         let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -37,9 +38,9 @@ impl OomWatch {
     }
 }
 
-/// Files that count the kills in the groups of `/proc/self/cgroup`, the best first. Of two files of a group, the one
-/// without the kills in groups below it (those of sandboxes) comes first. The memory controller may have a hierarchy of
-/// its own.
+/// Files that count the kills in the groups of `/proc/self/cgroup`, the most exact first. If a group has two files, the
+/// file that leaves out kills in groups below it (the groups of sandboxes) comes first. The memory controller may have
+/// a hierarchy of its own.
 fn counters(groups: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {

@@ -29,12 +29,12 @@ use std::time::{Duration, Instant};
 /// File name of the nursery's program.
 pub const NURSERY_BINARY: &str = "hotlease-nursery";
 
-/// Time in which the nursery must answer: longer than it gives a sandbox itself.
+/// Time limit for an answer of the nursery. It is longer than the nursery's own limit for making a sandbox.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-/// Time after which a nursery that has not answered is looked at: it answers within milliseconds.
+/// Time after which a nursery that has not answered is examined; usually it answers within milliseconds.
 const LOOK_AFTER: TimeVal = TimeVal::new(0, 500_000);
 
-/// A nursery for one kind of sandbox, started when it is first needed, and again if it died.
+/// A nursery for one kind of sandbox. It is started when it is first needed, and again if it has died.
 pub(crate) struct NurseryHandle {
     binary: PathBuf,
     policy: Arc<Policy>,
@@ -44,7 +44,7 @@ pub(crate) struct NurseryHandle {
 
 /// Content of a nursery's sandboxes.
 pub(crate) enum SandboxContent {
-    /// Pieces of the host.
+    /// Folders of the host.
     Pieces,
     /// A container.
     Container(Container),
@@ -52,7 +52,7 @@ pub(crate) enum SandboxContent {
     Machine(Machine, PathBuf),
 }
 
-/// A running nursery. Dropping it ends it, and everything that it made.
+/// A running nursery. Dropping the value ends the nursery and all its sandboxes.
 struct Nursery {
     socket: Option<OwnedFd>,
     child: Option<Child>,
@@ -62,16 +62,16 @@ struct Nursery {
 
 /// A sandbox whose program runs.
 pub(crate) struct StartedSandbox {
-    /// A pidfd of the process to kill. That is pid 1 of the sandbox, with which everything in the sandbox dies; for a
-    /// zygote, it is the program.
+    /// A pidfd of the process to kill. It is pid 1 of the sandbox, with which everything in the sandbox dies, or the
+    /// program if that is a zygote.
     pub pidfd: OwnedFd,
-    /// Pid of the program on the host; 0: it is gone already.
+    /// Pid of the program on the host; 0 if the program is gone already.
     pub pid: u32,
     /// Output of the program.
     pub output: OwnedFd,
     /// Pipe in which the nursery reports the end.
     pub end: OwnedFd,
-    /// Listener of its access to object storage, if it has any.
+    /// Listener of the program's access to object storage, if it has access.
     pub listener: Option<OwnedFd>,
     /// Access to its limits.
     pub limits: SandboxLimits,
@@ -81,7 +81,7 @@ pub(crate) struct StartedSandbox {
 pub(crate) struct SandboxLimits {
     nursery: Arc<Nursery>,
     id: u64,
-    /// Whether it holds a machine, whose memory is limited by the machine itself.
+    /// Whether the sandbox contains a machine, which limits its memory itself.
     is_machine: bool,
 }
 
@@ -136,7 +136,7 @@ impl NurseryHandle {
         }
     }
 
-    /// Uses another nursery from now on, which sees the host's mounts as they are then. The old one ends with its last
+    /// Uses a new nursery from now on, which sees the host's current mounts. The old nursery ends with its last
     /// sandbox.
     pub fn renew(&self) {
         // Dropped after the lock is released.
@@ -149,8 +149,8 @@ impl NurseryHandle {
         self.nursery().map(|nursery| nursery.lacking.clone())
     }
 
-    /// Starts `program` in a sandbox; `None`: the worker's `binary`. `environment` comes before the program's own. If
-    /// it is a `zygote`, workers can be forked from it.
+    /// Starts `program` in a sandbox, or the worker's `binary` if `program` is `None`. The program's own variables are
+    /// added after `environment`. If `zygote` is set, workers can be forked from the program.
     pub fn start(
         &self,
         (program, zygote): (Option<&Program>, bool),
@@ -169,7 +169,7 @@ impl NurseryHandle {
         };
         let described = described((program, zygote), monitor.as_ref(), (reach, binary), environment)
             .map_err(failed("describing the program"))?;
-        // A nursery that died since is noticed when it is asked.
+        // If the nursery has died meanwhile, the request to it fails; so a second attempt follows.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(unavailable)?;
             let order = |id| NurseryOrder::Start {
@@ -202,7 +202,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> SandboxError {
 }
 
 impl SandboxLimits {
-    /// Sets the limits; returns whether the kernel keeps the memory of all processes within them.
+    /// Sets the limits. Returns whether the kernel enforces the limit on the memory of all processes together.
     pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         let order = NurseryOrder::Limit {
             id: self.id,
@@ -267,7 +267,7 @@ impl Nursery {
         }
     }
 
-    /// Orders a start or a fork, with this control socket as standard input. The outer error is one of the nursery
+    /// Orders a start or a fork, with this control socket as standard input. The outer error is an error of the nursery
     /// itself.
     fn begin(
         self: &Arc<Self>,
@@ -326,17 +326,17 @@ impl Nursery {
         }
     }
 
-    /// Continues a nursery that a signal has stopped. Every start of its kind waits for it, and to end it would end all
-    /// its sandboxes. One that a debugger has stopped is left alone.
+    /// Continues a nursery that a signal has stopped. Every start of its kind waits for the nursery, and ending it
+    /// would end all its sandboxes. A nursery that a debugger has stopped is left alone.
     fn wake_if_stopped(&self) {
-        // The pid is the nursery's as long as its end is not waited for.
+        // The pid belongs to the nursery until the nursery is reaped.
         let Some(pid) = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok()) else {
             return;
         };
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let is_stopped = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
         if is_stopped {
-            // Fails only if it has died, which its socket tells.
+            // Fails only if the nursery has died, which its socket reports.
             let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
         }
     }
@@ -365,7 +365,8 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Describes the program that a sandbox runs: `monitor`, which makes a machine for the program, or the program itself.
+/// Describes the program that a sandbox runs: `monitor` if it is given, which makes a machine for the program, else the
+/// program itself.
 fn described(
     (program, zygote): (Option<&Program>, bool),
     monitor: Option<&Program>,
@@ -422,8 +423,8 @@ fn inherited_inside(inherited: &[(OsString, OsString)]) -> Vec<(OsString, OsStri
     kept.cloned().chain(own).collect()
 }
 
-/// Environment of a worker in a sandbox. Variables of its program replace inherited ones of the same name, those of its
-/// lease replace both, and those of its access replace all.
+/// Environment of a worker in a sandbox. Later sources replace variables of the same name from earlier sources: first
+/// inherited variables, then those of the program, of the lease, and of the lease's access.
 fn environment_of(
     program: Option<&Program>,
     reach: &WorkerReach,
@@ -443,7 +444,7 @@ fn environment_of(
 fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
-    // -1: it is gone already.
+    // The pid is -1 if the process is gone already.
     let pid = pid.and_then(|pid| pid.trim().parse::<i64>().ok()).unwrap_or(-1);
     u32::try_from(pid).or(Ok(0))
 }

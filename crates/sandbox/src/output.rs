@@ -4,8 +4,8 @@ use hotlease_wire::limits::LAST_OUTPUT_BYTES_MAX;
 use hotlease_wire::python::END_OF_TASK;
 use std::time::{Duration, Instant};
 
-/// Interval in which at most [`WINDOW_BYTES`] of a process's output are read. A process that writes more waits for its
-/// pipe: otherwise a flood of output would cost the agent a quarter of a processor that is not billed.
+/// Interval in which at most [`WINDOW_BYTES`] of a process's output are read. A process that writes more blocks on its
+/// pipe. Otherwise a flood of output would cost the agent a quarter of a processor, which is not billed.
 const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: usize = 1 << 20;
 
@@ -26,7 +26,7 @@ impl ReadPace {
         self.window = Some((begin, read + bytes));
     }
 
-    /// Time until which no more is to be read; `None`: more may be read now.
+    /// Time until which nothing is to be read. Returns `None` if more can be read now.
     pub fn paused_until(&self, now: Instant) -> Option<Instant> {
         let (begin, read) = self.window?;
         let end = begin + WINDOW;
@@ -34,7 +34,7 @@ impl ReadPace {
     }
 }
 
-/// Number of kept bytes. There is room for a whole mark before the text, so that no part of a mark is taken for text.
+/// Number of kept bytes. It includes a whole mark before the text, so that no part of a mark is taken for text.
 const KEPT_BYTES: usize = LAST_OUTPUT_BYTES_MAX + END_OF_TASK.len();
 
 /// The last [`LAST_OUTPUT_BYTES_MAX`] bytes of a stream since the last [`END_OF_TASK`] in it.

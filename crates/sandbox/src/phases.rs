@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Durations of the steps in which a [`Process`](crate::Process) was started; `None`: there was no such step. The steps
+/// Durations of the steps in which a [`Process`](crate::Process) was started; `None` if a step did not occur. The steps
 /// follow each other, so their sum is at most the duration of [`Launcher::start`](crate::Launcher::start).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {

@@ -29,8 +29,8 @@ use tokio::sync::watch;
 
 /// Size of one read from a process's output, bytes.
 const CHUNK_BYTES: usize = 4096;
-/// Largest number of bytes of output read after a process's death: as many as fit into a pipe. If more come, a process
-/// that was not killed with the group still writes; it is not waited for.
+/// Largest number of bytes of output read after a process's death: as many as fit into a pipe. If more bytes arrive, a
+/// process that was not killed with the group still writes, and the read does not wait for its end.
 const REST_BYTES_MAX: usize = 64 * 1024;
 const NOT_LIMITED: u64 = u64::MAX;
 
@@ -39,19 +39,19 @@ struct ProcessState {
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
     limits: ProcessLimits,
-    /// Limit of the process's memory that the kernel does not enforce, bytes; 0: none; [`NOT_LIMITED`]: no limit was
-    /// set yet.
+    /// Limit of the process's memory that the kernel does not enforce, bytes. 0: there is none. [`NOT_LIMITED`]: no
+    /// limit was set yet.
     watched_bytes: AtomicU64,
     killed: AtomicBool,
-    /// The last of its output.
+    /// The last part of its output.
     tail: Mutex<Tail>,
 }
 
 /// Access to the limits of a process.
 enum ProcessLimits {
-    /// The sandbox of the process has them.
+    /// The sandbox enforces the limits.
     Sandbox(SandboxLimits),
-    /// The control group of the process has them, if it is in one.
+    /// The control group of the process, if it has one, enforces the limits.
     Group(WorkerGroup),
 }
 
@@ -72,7 +72,8 @@ impl ProcessState {
     }
 }
 
-/// A running process. A task drains its output and reaps it, so callers need not poll. Dropping it kills the process.
+/// A running process. A task drains its output and reaps it, so callers need not poll. Dropping the value kills the
+/// process.
 pub struct Process {
     shared: Arc<ProcessState>,
     exit: watch::Receiver<Option<Arc<Exit>>>,
@@ -104,7 +105,7 @@ impl Drop for LivingCount {
 }
 
 impl Process {
-    /// Takes charge of a child that was just started as the leader of its group.
+    /// Watches a child that was just started as the leader of its process group.
     pub(crate) fn watch_child(
         mut child: Child,
         output: OwnedFd,
@@ -145,7 +146,7 @@ impl Process {
         Ok(watched)
     }
 
-    /// Takes charge of a program in a sandbox.
+    /// Watches a program in a sandbox.
     pub(crate) fn watch_sandbox(
         started: StartedSandbox,
         living: watch::Sender<usize>,
@@ -176,7 +177,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Returns, once, the listener of its access to object storage: a non-blocking TCP listener.
+    /// Returns the listener of the worker's access to object storage, a non-blocking TCP listener. Later calls return
+    /// `None`.
     pub fn take_listener(&mut self) -> Option<OwnedFd> {
         self.listener.take()
     }
@@ -210,12 +212,12 @@ impl Process {
         }
     }
 
-    /// Limits the memory of the process and of all processes that it starts (0: to the limit of its sandbox's policy),
-    /// and the processors of its sandbox (none: all), as far as the node can. Returns whether the kernel enforces the
-    /// limit on memory. Blocks for a moment.
+    /// Limits the memory of the process and of all processes that it starts, and the processors of its sandbox, as far
+    /// as the node can. 0 bytes stand for the limit of the sandbox's policy, an empty list of cores for all processors.
+    /// Returns whether the kernel enforces the limit on memory. Blocks for a moment.
     ///
-    /// # Errors
-    /// The control group rejects the limits. The limit on memory then counts as one that the kernel does not enforce.
+    /// # Errors The control group rejects the limits. The kernel then does not enforce the limit on memory, and
+    /// [`check_memory_limit`](Self::check_memory_limit) checks it.
     pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         if self.is_gone() {
             return Ok(true);
@@ -234,9 +236,10 @@ impl Process {
         self.shared.watched_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
-    /// Compares the memory of the process with its limit. `Ok` with the bytes that are left: `u64::MAX` if the kernel
-    /// enforces the limit, or there is none. `Err` with the bytes that the process holds: they exceed the limit, or the
-    /// kernel has killed a process that it started. Reads files, which takes milliseconds if the process holds much.
+    /// Compares the memory of the process with its limit. Returns `Ok` with the bytes that are left: `u64::MAX` if the
+    /// kernel enforces the limit, or if there is none. Returns `Err` with the bytes in use if they exceed the limit, or
+    /// if the kernel has killed a process of the group for lack of memory. Reads files, which takes milliseconds if the
+    /// process uses much memory.
     pub fn check_memory_limit(&self) -> Result<u64, u64> {
         if self.is_gone() {
             return Ok(u64::MAX);
@@ -276,18 +279,19 @@ impl Process {
         self.shared.pid
     }
 
-    /// Kills the process; the rest of its group is killed when it is reaped. Without effect once it is gone.
+    /// Kills the process; the rest of its group is killed when the process is reaped. Without effect once the process
+    /// is gone.
     pub fn kill(&self) {
         self.shared.killed.store(true, Ordering::Relaxed);
         send_kill(self.shared.pidfd.get_ref());
     }
 
-    /// Whether it is gone and reaped.
+    /// Whether the process is gone and reaped.
     pub fn is_gone(&self) -> bool {
         self.exit.borrow().is_some()
     }
 
-    /// Waits until it is gone and reaped. Any number of callers may wait, and stop waiting.
+    /// Waits until the process is gone and reaped. Any number of callers can wait, and each can stop waiting.
     pub async fn exited(&self) -> Arc<Exit> {
         let mut exit = self.exit.clone();
         let waited = exit.wait_for(Option::is_some).await;
@@ -301,8 +305,8 @@ impl Process {
         }
     }
 
-    /// Resolves when it is gone and reaped. The future does not keep the process alive: dropping the [`Process`] kills
-    /// it.
+    /// Resolves when the process is gone and reaped. The future does not keep the process alive: dropping the
+    /// [`Process`] kills it.
     pub fn wait_until_gone(&self) -> impl Future<Output = ()> + use<> {
         let mut exit = self.exit.clone();
         async move {
@@ -311,12 +315,12 @@ impl Process {
         }
     }
 
-    /// The last of its output so far.
+    /// The last part of the process's output so far.
     pub fn output(&self) -> String {
         self.shared.tail().text()
     }
 
-    /// Resident memory of it and of the processes that it started, bytes; 0 once it is gone.
+    /// Resident memory of the process and of the processes that it started, bytes; 0 once the process is gone.
     pub fn resident_bytes(&self) -> u64 {
         if self.is_gone() {
             return 0;
@@ -390,9 +394,10 @@ impl Attendant {
         }
     }
 
-    /// Returns its end, once everything that it started has ended, too; `None`: it has not ended.
+    /// Returns the end of the process, once everything that it started has ended, too. Returns `None` if it has not
+    /// ended.
     async fn take_end(&mut self) -> Option<EndReport> {
-        // It was killed with its nursery, or the cause is unknown.
+        // The process was killed with its nursery, or the cause of its end is unknown.
         const UNKNOWN: EndReport = EndReport {
             status: -(Signal::SIGKILL as i32),
             out_of_memory: Some(false),
@@ -414,7 +419,7 @@ impl Attendant {
                             ProcessLimits::Sandbox(_) => None,
                         },
                     },
-                    // Another part of the agent reaped the child; it is gone, and nothing else is known.
+                    // Another part of the agent has reaped the child, so its status is not known.
                     Err(_) => UNKNOWN,
                 })
             }
@@ -424,7 +429,7 @@ impl Attendant {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                     Ok(length @ 1..) => Some(hotlease_wire::decode(&word[..length]).unwrap_or(UNKNOWN)),
                     Ok(0) | Err(_) => {
-                        // The nursery is gone, and the kernel kills what it made.
+                        // The nursery is gone, and the kernel kills its sandboxes.
                         drop(self.shared.pidfd.readable().await);
                         Some(UNKNOWN)
                     }
@@ -433,8 +438,8 @@ impl Attendant {
         }
     }
 
-    /// Moves a chunk of output into the tail; returns its length, 0 if there is none now, `None` after the end of the
-    /// output.
+    /// Moves a chunk of output into the tail. Returns the length of the chunk, 0 if there is no output now, or `None`
+    /// after the end of the output.
     fn read_some(&self, chunk: &mut [u8]) -> Option<usize> {
         match self.output.as_ref()?.try_read(chunk) {
             Ok(0) => None,
@@ -469,13 +474,13 @@ fn of_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Waits for the end of a pause and for output, for ever if there will be none.
+/// Waits for the end of a pause and then for output; waits for ever if no more output can arrive.
 async fn readable(output: Option<&pipe::Receiver>, paused_until: Option<Instant>) {
     if let Some(until) = paused_until {
         tokio::time::sleep_until(until.into()).await;
     }
     match output {
-        // An error shows again in the read.
+        // If this fails, the read fails, too.
         Some(output) => drop(output.readable().await),
         None => std::future::pending().await,
     }

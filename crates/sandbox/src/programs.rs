@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-/// Paths at which a program that belongs to `program` may be: beside it, or one in `bin` and the other in
-/// `libexec/hotlease`.
+/// Possible paths of a program `name` that belongs to `program`: in the same folder, or in `../libexec/hotlease`
+/// relative to that folder.
 pub fn candidate_paths(program: &Path, name: &str) -> [PathBuf; 2] {
     let directory = program.parent().unwrap_or(Path::new("/"));
     [directory.join(name), directory.join("../libexec/hotlease").join(name)]
 }
 
-/// Path of the program of this name that belongs to this worker's program, unless the environment `variable` names
-/// another.
+/// Path of the program `name` that belongs to the program `worker`. If the environment `variable` is set, it names the
+/// path.
 pub fn find_program(worker: &Path, name: &str, variable: &str) -> PathBuf {
     if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
         return named.into();

@@ -1,6 +1,6 @@
-//! Control groups of workers without a sandbox: a limit on the memory of a worker with all processes that it starts.
+//! Control groups of workers without a sandbox: each limits the memory of a worker and of all processes that it starts.
 //!
-//! Joining a group takes the kernel up to some 20 ms, so a worker joins while it starts, and a lease only sets the
+//! Joining a group takes the kernel up to about 20 ms, so a worker joins while it starts. A lease then only sets the
 //! limit.
 
 use hotlease_nursery::cgroup::{ControlGroup, Groups, MEMORY};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Pause between attempts to remove the groups of ended workers, when the process ends.
 const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// Time for all of these attempts together.
+/// Time limit for all attempts to remove groups when the process ends.
 const REMOVED_WITHIN: Duration = Duration::from_millis(200);
 
-/// The folder of this process for the groups of its workers. There is one, because its name is that of the process.
+/// The folder for the groups of this process's workers. There is only one, because it is named after the process.
 pub(crate) struct WorkerGroups {
     found: OnceLock<Result<Mutex<FoundGroups>, String>>,
 }
@@ -26,7 +26,7 @@ struct FoundGroups {
 }
 
 impl FoundGroups {
-    /// Removes groups that were busy before; returns whether all of them are gone.
+    /// Tries again to remove groups that were busy. Returns whether all of them are gone.
     fn remove_dying(&mut self) -> bool {
         self.dying.retain_mut(|group| !group.remove());
         self.dying.is_empty()
@@ -50,7 +50,7 @@ impl WorkerGroups {
         })
     }
 
-    /// No groups, as on a host that has none.
+    /// Returns a value without groups, as on a host without control groups.
     #[cfg(test)]
     pub fn none() -> Arc<Self> {
         let found = OnceLock::from(Err("there are none in this test".to_owned()));
@@ -71,7 +71,7 @@ impl WorkerGroups {
         found.as_ref().map_err(String::as_str)
     }
 
-    /// Why the kernel does not limit the memory of workers here, if it does not.
+    /// Returns the reason if the kernel does not limit the memory of workers here.
     pub fn lacking(&self) -> Option<String> {
         let why = self.found().err()?;
         Some(format!(
@@ -98,7 +98,7 @@ impl Drop for WorkerGroups {
 pub(crate) struct WorkerGroup {
     groups: Arc<WorkerGroups>,
     pid: u32,
-    /// `None`: it has no group.
+    /// `None` if the worker has no group.
     made: OnceLock<Option<Mutex<ControlGroup>>>,
 }
 
@@ -130,7 +130,8 @@ impl WorkerGroup {
         }
     }
 
-    /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills.
+    /// Whether the kernel has killed a process of the group for lack of memory. Returns `None` if it does not count
+    /// these kills.
     pub fn read_oom_kill(&self) -> Option<bool> {
         locked(self.made.get()?.as_ref()?).read_oom_kill()
     }
@@ -144,7 +145,7 @@ impl Drop for WorkerGroup {
         let mut found = locked(found);
         found.remove_dying();
         if !group.remove() {
-            // Processes that have left the worker's process group go on, without the worker's limit.
+            // Processes that have left the worker's process group continue to run, without the worker's limit.
             let _ = group.limit_memory(0);
             found.dying.push(group);
         }

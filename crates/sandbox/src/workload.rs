@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// File name of the program that workers run.
 pub const WORKER_BINARY: &str = "hotlease-worker";
 
-/// Keeps a resource alive for as long as a program may be started, or runs: the resource is dropped with the last
-/// clone. All values are equal, because they say nothing of the program.
+/// Keeps a resource alive while a program can be started, or runs: the resource is dropped with the last clone. All
+/// values compare as equal, because they do not describe the program.
 #[derive(Clone, Default)]
 pub struct KeepAlive(Option<Arc<dyn Any + Send + Sync>>);
 
@@ -45,7 +45,8 @@ impl fmt::Debug for KeepAlive {
 /// A tenant's program that runs as a worker, in place of `hotlease-worker`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Path of the program. Not resolved: a Python interpreter finds its packages by the path that it is started by.
+    /// Path of the program. Links are not resolved, because a Python interpreter finds its packages by the path with
+    /// which it is started.
     pub path: PathBuf,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
@@ -56,33 +57,34 @@ pub struct Program {
     /// Mounts beyond those of the site's [`Policy`](crate::Policy). Without effect in kind `process`, which sees
     /// everything.
     pub mounts: Vec<Mount>,
-    /// Resource that the program needs as long as it runs, such as the mount that it is on. Not to be dropped before
-    /// [`Process::wait_until_gone`](crate::Process::wait_until_gone).
+    /// Resource that the program needs while it runs, such as the mount that contains it. Do not drop it before
+    /// [`Process::wait_until_gone`](crate::Process::wait_until_gone) has resolved.
     pub held: KeepAlive,
 }
 
-/// Access beyond its sandbox that a lease gives its worker, and variables. In kind `process`, where a worker has the
-/// access of the agent, only storage and variables have an effect.
+/// Access beyond its sandbox that a lease gives its worker, and the lease's environment variables. In kind `process`,
+/// where a worker has the access of the agent, only storage and variables have an effect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerReach {
     /// Directories of the host that the worker sees.
     pub directories: Vec<DeclaredDirectory>,
     /// Whether the worker shares the host's network. Refused if the [`Policy`](crate::Policy) does not allow it.
     pub network: bool,
-    /// Access to object storage, also in kind `process`.
+    /// Access to object storage; has an effect in kind `process`, too.
     pub storage: Option<WorkerStorage>,
     /// Environment variables that the lease gives its workers. They replace inherited ones of the same name.
     pub variables: Vec<(OsString, OsString)>,
 }
 
 /// Access of a worker to object storage, through a listener that the agent serves. Its debug output shows nothing,
-/// because it holds keys.
+/// because it contains keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WorkerStorage {
     /// Environment variables with the address and the keys.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network; the agent then
-    /// gets it by [`Process::take_listener`](crate::Process::take_listener). Otherwise it is on the host's network.
+    /// gets the listener by [`Process::take_listener`](crate::Process::take_listener). Otherwise the listener is on the
+    /// host's network.
     pub inside: bool,
 }
 
@@ -98,7 +100,8 @@ impl WorkerReach {
         self.directories.is_empty() && !self.network && self.storage.is_none() && self.variables.is_empty()
     }
 
-    /// Variables of the lease, then those that describe its access. Of two of the same name, the later one applies.
+    /// Variables of the lease, then variables that describe its access. Of two variables with the same name, the later
+    /// one applies.
     pub(crate) fn environment(&self) -> [&[(OsString, OsString)]; 2] {
         let of_access = self.storage.as_ref().map_or(&[][..], |storage| &storage.environment);
         [&self.variables, of_access]

@@ -1,5 +1,5 @@
-//! Tests of the runtimes that are installed; of the others, only the arguments. Where this host has none, the tests say
-//! why, and pass.
+//! Tests of the installed runtimes; of other runtimes only the arguments are tested. If this host has no runtime, the
+//! tests print the reason and pass.
 
 use super::*;
 use crate::nursery::tests::residue::{
@@ -338,7 +338,7 @@ async fn a_container_that_is_killed_leaves_nothing() {
     }
 }
 
-/// Runtimes keep their state where no other process sees it.
+/// Checks that a runtime has left no files where other processes could see them.
 fn nothing_is_on_disk(runtime: &str) {
     for file in [
         "/media/config.json",
@@ -357,7 +357,7 @@ fn an_agent_that_is_killed_leaves_nothing() {
         let start = |(_, launcher): (_, Launcher)| {
             let process = run(&launcher, "setsid sleep 600 & sleep 600");
             let nursery = running(launcher.containers());
-            // Dropping it here would end the nurseries before the agent is killed.
+            // Dropping the launcher here would end the nurseries before the agent is killed.
             std::mem::forget(launcher);
             (process, nursery)
         };

@@ -1,4 +1,4 @@
-//! Tests with the shell as the program. Where this host cannot make such sandboxes, the tests say why, and pass.
+//! Tests with the shell as the program. If this host cannot make these sandboxes, the tests print the reason and pass.
 
 use super::*;
 use crate::{Exit, Kind, Launcher, Process, ProcessEnd};
@@ -9,7 +9,7 @@ mod reach;
 pub(crate) mod residue;
 mod zygotes;
 
-/// Uses 300 MB: the shell keeps everything that it reads.
+/// Uses 300 MB, because the shell stores everything that it reads.
 pub(crate) const HOG: &str = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo ${#x}";
 
 /// Path of the nursery that was built with these tests.
@@ -84,7 +84,7 @@ async fn a_sandbox_sees_only_its_own_root_processes_and_devices() {
     let devices = "fd\nfull\nnull\nrandom\nshm\nstderr\nstdin\nstdout\nurandom\nzero\n";
     assert_eq!(seen("ls /dev").await, devices);
     assert_eq!(seen("ls -A /tmp /dev/shm").await, "/dev/shm:\n\n/tmp:\n");
-    // Pid 1 is hidden, too; the shell is the second.
+    // Pid 1 is hidden, too; the shell has pid 2.
     assert_eq!(seen("echo /proc/*").await, "/proc/2 /proc/self /proc/thread-self\n");
     assert_eq!(seen("ls /proc/self/fd").await, "0\n1\n2\n3\n", "3 is ls's own");
     assert_eq!(
@@ -294,7 +294,7 @@ async fn limits_hold() {
         eprintln!("skipped: not enforced here: {why}");
         return;
     }
-    // The kernel kills the largest process, which may be one that the program waits for.
+    // The kernel kills the largest process, which may be a child for which the program waits.
     for script in [HOG.into(), format!("({HOG}); sleep 600")] {
         let exit = exit_of(&run(&launcher, &script)).await;
         assert_eq!(exit.end, ProcessEnd::OutOfMemory, "{script}: {}", exit.output);
@@ -323,7 +323,7 @@ async fn limits_of_a_lease_apply_to_its_sandbox() {
     process.limit(64 << 20, &[0]).expect("limited");
     tell.write_all(b"go\n").expect("it listens");
     let exit = exit_of(&process).await;
-    // The lines after it are messages of the pipe's commands about the shell's death.
+    // The lines after the first are messages about the shell's death, from the commands of the pipe.
     let said = exit.output.lines().next();
     assert_eq!(said, Some("Cpus_allowed_list:\t0"), "it left its core");
     assert_eq!(exit.end, ProcessEnd::OutOfMemory);
@@ -422,7 +422,7 @@ async fn a_machine_that_cannot_make_them_says_what_is_missing() {
     };
     let unshown = launcher.with_policy(policy).with_nursery(nursery());
     let why = unshown.check_available(Kind::Namespace).expect_err("nothing to show");
-    // A host without namespaces reports that first.
+    // On a host without namespaces, their absence is reported first.
     assert!(why.contains("/no/such/folder") || why.contains("namespace"), "{why}");
     let input = File::open("/dev/null").expect("it is there");
     let error = unshown

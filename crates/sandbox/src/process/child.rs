@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// First pause between two looks at a process group that was killed; each is twice as long as the one before.
+/// First pause between two checks of a process group that was killed. Each pause is twice as long as the one before.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// Longest pause. The waits for a group are 1 s in all: a process that the kernel does not end within that time is
-/// stuck in it.
+/// Longest pause. All pauses for a group take 1 s in all: a process that the kernel does not end within that time is
+/// stuck in the kernel.
 const LAST_LOOK: Duration = Duration::from_millis(512);
 
 /// Forbids core dumps: writing gigabytes of core file would delay the report of a crash, which takes milliseconds.
@@ -51,9 +51,9 @@ pub(super) fn send_kill(pidfd: &OwnedFd) {
     };
 }
 
-/// Waits until a process group that was sent SIGKILL has no process that runs, for at most a second. The kernel ends a
-/// process when it gets a core, so the group may outlive its leader. Its zombies do not count: in some containers they
-/// stay.
+/// Waits until no process runs in a process group that was sent SIGKILL, for at most a second. A killed process ends
+/// only when it gets a core, so the group may outlive its leader. Zombies do not count, because in some containers no
+/// process reaps them.
 pub(super) async fn until_group_is_gone(group: Pid) {
     let mut pause = FIRST_LOOK;
     // ESRCH: the group has no process.

@@ -1,4 +1,4 @@
-//! Tests with the shell in place of a worker: it reads its script from the standard input.
+//! Tests with the shell in place of a worker. The shell reads its script from the standard input.
 
 use super::*;
 use crate::{Kind, Launcher, WorkerReach};
@@ -42,7 +42,7 @@ async fn the_last_output_of_both_streams_is_kept() {
 async fn a_flood_of_output_is_read_slowly_and_not_kept() {
     let start = Instant::now();
     let exit = exit_of("head -c 20000000 /dev/zero | tr '\\0' x; echo the end").await;
-    // 10 MiB are read in a second; the last 100 ms do not count, nor the bytes that are still in the pipe.
+    // 10 MiB are read in a second. The least time leaves out the last 100 ms, and the bytes that are still in the pipe.
     let least = Duration::from_millis(1700);
     assert!(start.elapsed() > least, "20 MB were read in {:?}", start.elapsed());
     assert_eq!(exit.end, ProcessEnd::Exited(0));
@@ -50,7 +50,7 @@ async fn a_flood_of_output_is_read_slowly_and_not_kept() {
     assert!(exit.output.ends_with("xthe end\n"));
 }
 
-/// A program that ends with `passed` if it may hold 200 MiB in a memory file.
+/// A program that prints `passed` if it can hold 200 MiB in a memory file.
 const MEMORY_FILE: &str = "import os
 file = os.memfd_create('x')
 for _ in range(200):
@@ -58,7 +58,7 @@ for _ in range(200):
 print('passed', flush=True)
 os.read(0, 1)
 ";
-/// A program that says `passed` if five children may hold 30 MiB each; it waits for ever for one that was killed.
+/// A program that prints `passed` if five children can hold 30 MiB each. It waits for ever if a child is killed.
 const CHILDREN: &str = "import os, time
 there, ready = os.pipe()
 for _ in range(5):
@@ -89,7 +89,8 @@ async fn limit(process: &Arc<Process>, bytes: u64) -> io::Result<bool> {
     limited.expect("no panic")
 }
 
-/// Has a shell run a program, and kills it as an agent does when it holds too much. Returns its output.
+/// Makes a shell run a program, and kills the program, as an agent does, when it uses too much memory. Returns its
+/// output.
 async fn within_a_limit((process, mut end): (Arc<Process>, io::PipeWriter), program: &str) -> String {
     let script = format!("exec python3 -c \"{program}\"\n");
     end.write_all(script.as_bytes()).expect("fits into the pipe");
@@ -152,7 +153,7 @@ async fn a_limit_that_the_control_group_refuses_is_enforced_by_checks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_is_watched_counts_no_memory_of_the_client() {
-    // Buffers of clients have such a name.
+    // Buffers of clients have this name.
     let buffer = nix::sys::memfd::memfd_create(c"hotlease", nix::sys::memfd::MFdFlags::empty()).expect("a file");
     let buffer = std::fs::File::from(buffer);
     buffer.set_len(4 * LIMIT_BYTES).expect("long");
@@ -236,7 +237,7 @@ async fn a_killed_process_takes_its_group_along() {
         before.elapsed()
     );
     launcher.all_gone().await;
-    // Init reaps the grandchild; at least it must not run any more.
+    // Init reaps the grandchild at some later time; until then it must at least not run.
     let deadline = Instant::now() + Duration::from_secs(10);
     while is_running(child) {
         assert!(Instant::now() < deadline, "the grandchild {child} goes on");
@@ -272,7 +273,7 @@ async fn no_descriptor_is_left_after_many_processes() {
         assert_eq!(process.exited().await.output, "done\n");
         assert_eq!(process.resident_bytes(), 0);
     }
-    // Other tests of this program open some meanwhile, but not one for each process here.
+    // Other tests of this program open some descriptors meanwhile, but fewer than one for each process here.
     assert!(open() < before + 40, "{before} descriptors before, {} after", open());
 }
 

@@ -36,7 +36,7 @@ async fn a_runtime_that_needs_the_host_gets_its_words_there() {
         said.contains("APPTAINERENV_OWN=its\n") && said.contains("\n1000\nhost\n"),
         "{said}"
     );
-    // Of the host's /tmp, the program sees only the folder without which it could not run.
+    // The program sees nothing of the host's /tmp except the folder that it needs to run.
     let top = folder.path().components().nth(2).expect("a folder in /tmp");
     let top = top.as_os_str().to_string_lossy();
     assert!(

@@ -38,7 +38,7 @@ fn declared(folder: &Path, writable: bool, as_owner: bool) -> WorkerReach {
     }
 }
 
-/// User of the folder where the tests run as root: another user than that of any sandbox.
+/// Owner of the folder if the tests run as root: not the user of any sandbox.
 const OWNER: u32 = 54_321;
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
         let exit = exit_of(&reaching(&launcher, script, reach).expect("started")).await;
         (exit.end, exit.output.clone())
     };
-    // A file of root stays root's in the sandbox. A file whose group is not mapped still belongs to its owner.
+    // A file of root belongs to root in the sandbox, too. A file whose group is not mapped still belongs to its owner.
     std::fs::write(folder.path().join("of-root"), "").expect("written");
     let script = "cat /data/kept && echo new > /data/new && echo more >> /data/kept && stat -c %U /data/kept && rm /data/kept; \
                   test $(stat -c %U /data/of-root) = user || echo > /data/of-root";
@@ -126,7 +126,7 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
         "cat /dev/tcp/127.0.0.1/9000",
         "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3",
     );
-    // The first rounds use sandboxes that were prepared, later ones may get new ones.
+    // The first rounds use prepared sandboxes; later rounds may get new sandboxes.
     for _ in 0..4 {
         let mut process = start(&script, &reach).expect("started");
         let listener = process.take_listener().expect("it was asked for");

@@ -30,7 +30,7 @@ pub fn children(nursery: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Control groups of this nursery: those of its sandboxes, and the folders that hold them.
+/// Control groups of this nursery: the groups of its sandboxes, and the folders that contain these groups.
 pub fn groups(nursery: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -53,7 +53,7 @@ pub fn groups(nursery: u32) -> Vec<PathBuf> {
 }
 
 /// Waits until the condition holds. After the death of a spare sandbox, the nursery waits ten seconds before it makes
-/// another.
+/// another sandbox.
 pub fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(100);
     while !holds() {
@@ -118,7 +118,7 @@ async fn many_short_ones_leave_nothing() {
     assert_eq!(groups(nursery), Vec::<PathBuf>::new());
 }
 
-/// A sandbox that is killed at any step of its start leaves nothing, and the next one works.
+/// A sandbox that is killed at any step of its start leaves nothing behind, and the next sandbox works.
 #[test]
 fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
     let policy = Policy {
@@ -140,9 +140,9 @@ fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
             let until = Instant::now() + Duration::from_secs(20);
             while Instant::now() < until {
                 if let Some(pid) = children(nursery).last() {
-                    // Each round kills at another step: a start takes some milliseconds in all.
+                    // Each round kills at a different step. A whole start takes some milliseconds.
                     std::thread::sleep(Duration::from_micros(u64::from(round) * 250));
-                    // Fails if it has ended already.
+                    // Fails if the process has ended already.
                     kill(*pid);
                     return;
                 }
@@ -172,7 +172,7 @@ fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
     assert_eq!(groups(nursery), Vec::<PathBuf>::new());
 }
 
-/// Number of the folders that hold the groups of its sandboxes.
+/// Number of folders that contain the groups of the nursery's sandboxes.
 fn groups_of_its_own(nursery: u32) -> usize {
     let name = format!("hotlease-{nursery}-");
     let own = |path: &&PathBuf| {
@@ -205,7 +205,7 @@ async fn a_nursery_that_is_killed_takes_all_along_and_the_next_one_cleans_up() {
 }
 
 /// Runs this test's program again as the agent: it starts sandboxes (`begin` returns each with the pid of its nursery)
-/// and waits to be killed. Then nothing of them may be left.
+/// and waits to be killed. Then kills that agent, and checks that nothing of the sandboxes is left.
 pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process, u32)>) {
     const TELL: &str = "HOTLEASE_TEST_AGENT";
     if std::env::var_os(TELL).is_some() {
@@ -257,7 +257,7 @@ fn an_agent_that_is_killed_leaves_nothing() {
         };
         let process = run(&launcher, "setsid sleep 600 & sleep 600");
         let nursery = nursery_of(&launcher);
-        // Dropping it here would end the nursery before the agent is killed.
+        // Dropping the launcher here would end the nursery before the agent is killed.
         std::mem::forget(launcher);
         vec![(process, nursery)]
     });

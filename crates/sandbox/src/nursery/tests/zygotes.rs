@@ -220,8 +220,8 @@ async fn a_program_that_is_no_zygote_is_reported() {
         .expect("nothing is left");
 }
 
-/// The namespaces of a worker are made below those of its zygote, and their processes are killed at any step of that.
-/// The fork fails with an error or works, nursery and zygote go on, and nothing is left.
+/// The namespaces of a worker are made below the namespaces of its zygote. This test kills their processes at various
+/// steps: the fork fails with an error or works, nursery and zygote continue, and nothing is left behind.
 #[test]
 fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothing() {
     let policy = Policy {
@@ -238,7 +238,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     let nursery = residue::nursery_of(&launcher);
     let zygote = begin(&launcher, &zygote_of("echo well"));
     // Namespaces for its forks are prepared only after the first fork. If prepared namespaces were killed and the
-    // nursery has not noticed that yet, it gives them to one more fork, which fails. So a second attempt is made.
+    // nursery has not noticed, it assigns them to one more fork, which fails. So a second attempt is made.
     let well = || {
         let forked = fork(&launcher, &zygote).or_else(|_| fork(&launcher, &zygote));
         let exit = runtime.block_on(exit_of(&forked.expect("it forks")));
@@ -247,8 +247,8 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     well();
     let (mut failed, mut forked) = (0, 0);
     for round in 0..6_u32 {
-        // Two children: the zygote, and the sandbox that waits for its next fork. The first fork uses that one up, so
-        // the second fork needs one that is made while the killer watches.
+        // Two children: the zygote, and the sandbox that waits for its next fork. The first fork uses up this sandbox,
+        // so the second fork needs a sandbox that is made while the killer watches.
         residue::until("a sandbox waits for a fork", || residue::children(nursery).len() == 2);
         let before = residue::children(nursery);
         let first = fork(&launcher, &zygote).expect("one waits for it");
@@ -258,7 +258,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
             while std::time::Instant::now() < until {
                 // The helper comes first, then the first process of the new namespaces.
                 if let Some(pid) = residue::children(nursery).into_iter().rfind(is_new) {
-                    // Each round kills at another step: together they take some milliseconds.
+                    // Each round kills at a different step. All steps together take some milliseconds.
                     std::thread::sleep(Duration::from_millis(u64::from(round)));
                     let last = residue::children(nursery).into_iter().rfind(is_new);
                     residue::kill(last.unwrap_or(pid));
@@ -304,7 +304,7 @@ async fn a_zygote_that_hangs_before_it_takes_orders_delays_no_start_and_leaves_n
         .expect_err("the zygote does not fork")
         .to_string();
     assert!(why.contains("did not start within"), "{why}");
-    // Meanwhile others fork, and this one can be killed.
+    // Meanwhile other zygotes can fork, and this zygote can be killed.
     assert_eq!(forked_output(&launcher, "echo well").await, "well\n");
     hanging.kill();
     assert_eq!(exit_of(&hanging).await.end, ProcessEnd::Signalled(9));
