@@ -1,20 +1,20 @@
 //! Cache of a node's images.
 //!
 //! ```text
-//! images/HASH.squashfs   complete and correct when it appeared there (rename)
-//! incoming/HASH          being fetched, by the holder of work/HASH
-//! stamps/HASH            which file was found correct, and in which boot
-//! traces/HASH            files that a first run has opened, in order
+//! images/HASH.squashfs   image; complete and correct when it is renamed to here
+//! incoming/HASH          image that the holder of work/HASH is fetching
+//! stamps/HASH            identity of the file that was found correct, and of the boot
+//! traces/HASH            names of files that a first run has opened, in order
 //! mounts/HASH            mount point
-//! work/HASH              lock: fetching, mounting, unmounting, removing; held for one of these
-//! use/HASH               lock: shared by all users of the mount; its time is that of the last use
-//! lock                   lock: making room
+//! work/HASH              lock: held while the image is fetched, mounted, unmounted or removed
+//! use/HASH               lock: shared by all users of the mount; the file's time is the time of the last use
+//! lock                   lock: held while room is made
 //! ```
 //!
-//! Several processes use a cache at once, and each may die at any step. Locks are the kernel's and end with their
-//! holder; the next holder of `work` finds what was left and repairs it. Locks are taken in the order work, lock,
-//! use; those of a second image are only tried. A mount without a holder of `use` is left over: [`Cache::open`]
-//! removes it.
+//! Several processes use a cache at once, and each may die at any step. The kernel releases the locks of a process that
+//! ends; the next holder of `work` finds what that process left, and repairs it. Locks are taken in the order work,
+//! lock, use. Locks of a second image are only tried, without waiting. A mount without a holder of `use` is left over
+//! from a dead process: [`Cache::open`] removes it.
 
 mod eviction;
 mod fetch;
@@ -49,7 +49,7 @@ pub struct CacheOptions {
     pub limits: Limits,
     /// Stores, which are asked in this order. Default: none.
     pub stores: Vec<PathBuf>,
-    /// How images are mounted.
+    /// Way in which images are mounted. Default: [`MountMethod::Any`].
     pub way: MountMethod,
     /// Other nodes, which are asked before the stores. Default: none.
     pub neighbours: Option<Arc<dyn Neighbours>>,
@@ -89,8 +89,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache in this folder. Makes the folder if it is missing; refuses it if others could write to it.
-    /// Removes what processes that died have left.
+    /// Opens the cache in this folder. Makes the folder if it is missing; refuses it if other users could write to it.
+    /// Removes what dead processes have left.
     ///
     /// # Errors
     /// Fails if the folder cannot be made, belongs to another user, or is not safe.
@@ -143,7 +143,7 @@ impl Cache {
         &self.root
     }
 
-    /// Place of an image in one of the folders.
+    /// Path of an image's file in one of the folders.
     pub(crate) fn place(&self, folder: &str, id: &ImageId) -> PathBuf {
         self.root.join(folder).join(id.to_string())
     }
@@ -152,7 +152,7 @@ impl Cache {
         image_file(&self.root.join("images"), id)
     }
 
-    /// Images in the cache, the one used last first.
+    /// Images in the cache, the most recently used first.
     pub fn list(&self) -> Result<Vec<CachedImage>, ImageError> {
         let mounted = mount::mount_points().map_err(io("read the mounts of", &self.root))?;
         let folder = self.root.join("images");
@@ -177,24 +177,22 @@ impl Cache {
         Ok(images)
     }
 
-    /// Ensures that this image is in the cache and correct; fetches it if necessary, from neighbours or the first
-    /// store that has it.
+    /// Ensures that this image is in the cache and correct; fetches it if necessary, from neighbours or from the first
+    /// store that contains it.
     ///
-    /// # Errors
-    /// Fails if no source has the image, or there is no room; with [`ImageError::Damaged`] if the store's bytes do
-    /// not match the name.
+    /// # Errors Fails if no source has the image, or if there is no room. Fails with [`ImageError::Damaged`] if the
+    /// store's bytes do not match the name.
     pub fn fetch(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
         self.ensure(id)?;
         self.note_use(id)
     }
 
-    /// Mounts this image, and fetches it first if necessary. Further calls share the mount. It is unmounted when its
-    /// last user drops it, or is found dead.
+    /// Mounts this image, and fetches it first if necessary. Further calls share the mount. The image is unmounted when
+    /// its last user drops it, or is found dead.
     ///
-    /// # Errors
-    /// Fails as [`Cache::fetch`] does; also if the image contains a file that no image may contain, no way of mounting works
-    /// here, or the interpreter that the image needs is not on this node.
+    /// # Errors Fails as [`Cache::fetch`] does. Also fails if the image contains a file that no image may contain, no
+    /// way of mounting works here, or the interpreter that the image needs is not on this node.
     pub fn mount(&self, id: &ImageId) -> Result<MountedImage, ImageError> {
         let _work = self.work(id)?;
         let at = self.place("mounts", id);
@@ -230,7 +228,7 @@ impl Cache {
                 state != MountState::Mounted,
             )),
             Err(error) => {
-                // The image stays mounted if others use it.
+                // The image stays mounted if it has other users.
                 if state != MountState::Mounted {
                     let _ = mount::unmount(&at, MountState::Mounted);
                 }
@@ -259,7 +257,7 @@ impl Cache {
         Ok(self.at_work(id, lock))
     }
 
-    /// Tries the lock `work` of an image; `None` if another process or thread holds it.
+    /// Tries to take the lock `work` of an image. Returns `None` if another process or thread holds it.
     pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<WorkLock>, ImageError> {
         let path = self.place("work", id);
         let lock = Lock::try_exclusive(&path).map_err(io("lock", &path))?;
@@ -293,8 +291,7 @@ impl Cache {
         }
     }
 
-    /// Removes what processes that died have left: mounts without users, and incomplete files that are not being
-    /// fetched.
+    /// Removes what dead processes have left: mounts without users, and incomplete files that are not being fetched.
     fn sweep(&self) -> Result<(), ImageError> {
         for (folder, is_mount) in [("mounts", true), ("incoming", false)] {
             let folder = self.root.join(folder);
@@ -317,8 +314,8 @@ impl Cache {
     }
 }
 
-/// Right to fetch, mount, unmount and remove an image. If the image is not in the cache when this is dropped, the
-/// lock's file is removed: requests for names that no source has leave no files.
+/// Right to fetch, mount, unmount and remove an image. If the image is not in the cache when this value is dropped, the
+/// lock's file is removed, so that requests for unknown images leave no files.
 pub(crate) struct WorkLock {
     file: PathBuf,
     image: PathBuf,
@@ -328,13 +325,14 @@ pub(crate) struct WorkLock {
 impl Drop for WorkLock {
     fn drop(&mut self) {
         if self.image.symlink_metadata().is_err() {
-            // Removed while the lock is held: the next waiter sees that the file is gone, and makes another.
+            // The file is removed while the lock is held. The next waiter sees that the file is gone, and makes a new
+            // one.
             let _ = fs::remove_file(&self.file);
         }
     }
 }
 
-/// Checks the contents of a mounted image: another tool than `pack` may have put more into it.
+/// Checks the contents of a mounted image, which may have been made by another tool than `pack`.
 fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(), ImageError> {
     let limits = Limits {
         entries: limits.entries.saturating_add(1),

@@ -38,7 +38,7 @@ pub enum ImageError {
     Limit {
         /// Quantity that is limited.
         what: &'static str,
-        /// Amount found; there may be more.
+        /// Amount that was found when the search stopped.
         found: u64,
         /// The limit.
         most: u64,
@@ -107,7 +107,7 @@ pub enum ImageError {
     Io {
         /// Operation that failed.
         what: &'static str,
-        /// Path that it failed on.
+        /// Path on which the operation failed.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -115,7 +115,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// Whether the source of the image is at fault, so that another source may help.
+    /// Whether the error is a fault of the source `from`, so that another source may help.
     pub(crate) fn is_of(&self, from: &Path) -> bool {
         match self {
             Self::Damaged { path, .. } | Self::Io { path, .. } => path == from,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Name of an image: the BLAKE3 hash of its bytes. As text 64 hexadecimal digits, as `b3sum` prints them.
+/// Name of an image: the BLAKE3 hash of its bytes. Its text is the 64 hexadecimal digits that `b3sum` prints.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId([u8; 32]);
 

@@ -1,22 +1,22 @@
 //! Level 1 of hotlease: environments as single files.
 //!
-//! A Python environment is thousands of small files, and importing from it on a parallel file system causes thousands
-//! of requests to its metadata servers, times the number of workers. Packed into an image (squashfs) it is one file,
-//! which is read in large pieces, kept by each node, and mounted read-only for all its users there.
+//! A Python environment is thousands of small files. On a parallel file system, each worker that imports from it sends
+//! thousands of requests to the metadata servers. Packed into an image (squashfs) the environment is one file. A node
+//! reads this file in large pieces, keeps it, and mounts it read-only for all its users there.
 //!
 //! ```text
 //! tree ──pack──▶ store (shared) ──fetch, hash──▶ cache (node) ──mount──▶ folder
-//!                                                  └──read──▶ caches of other nodes, while it still arrives
+//!                                                  └──read──▶ caches of other nodes, even while the image arrives
 //! ```
 //!
 //! * [`pack`] — makes an image of a virtual environment, a conda prefix or any other tree. Equal trees make equal
 //!   images.
 //! * [`ImageId`] — name of an image: the hash of its bytes.
-//! * [`Manifest`] — metadata in an image: where the tree was, and which interpreter outside of it the tree needs.
+//! * [`Manifest`] — metadata in an image: the path of the tree, and the interpreter outside of the tree that it needs.
 //! * [`ImageStore`] — folder of images that nodes share.
 //! * [`Cache`] — images of a node: limited, shared by its processes, and repaired after a crash at any step.
-//! * [`Neighbours`] — other nodes that pass on what they have of an image, so that the store is read once.
-//! * [`MountedImage`] — an image that is mounted, until this is dropped.
+//! * [`Neighbours`] — other nodes that pass on the parts of an image that they have, so that the store is read once.
+//! * [`MountedImage`] — an image that is mounted until the value is dropped.
 //!
 //! All calls block; fetching takes as long as the file system needs.
 //!

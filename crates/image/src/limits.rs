@@ -5,14 +5,14 @@
 pub struct Limits {
     /// Size of the image's file, bytes.
     pub image_bytes: u64,
-    /// Size of all files in it, unpacked, bytes: a small image can contain much.
+    /// Size of all files in the image, unpacked, bytes. Even a small image can contain a lot of data.
     pub contents_bytes: u64,
-    /// Number of files, folders and links in it.
+    /// Number of files, folders and links in the image.
     pub entries: u64,
 }
 
 impl Default for Limits {
-    /// 16 GiB, 64 GiB and a million: several times the size of the largest Python environments.
+    /// Returns 16 GiB, 64 GiB and a million entries: several times the size of the largest Python environments.
     fn default() -> Self {
         Self {
             image_bytes: 16 << 30,

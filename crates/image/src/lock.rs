@@ -1,4 +1,4 @@
-//! Locks between the processes of a node. The kernel releases them however a process ends.
+//! Locks between the processes of a node. The kernel releases them when a process ends in any way.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
@@ -12,17 +12,17 @@ use std::time::SystemTime;
 pub(crate) struct Lock(Flock<File>);
 
 impl Lock {
-    /// Takes the lock alone; waits until no other holder is left.
+    /// Takes the lock exclusively; waits until it has no other holder.
     pub(crate) fn exclusive(path: &Path) -> io::Result<Self> {
         Self::take(path, FlockArg::LockExclusive).map(|lock| lock.expect("it was waited for"))
     }
 
-    /// Takes the lock alone; `None` if it is held.
+    /// Takes the lock exclusively. Returns `None` if it has another holder.
     pub(crate) fn try_exclusive(path: &Path) -> io::Result<Option<Self>> {
         Self::take(path, FlockArg::LockExclusiveNonblock)
     }
 
-    /// Takes the lock together with other holders who share it.
+    /// Takes the lock together with other holders that share it.
     pub(crate) fn shared(path: &Path) -> io::Result<Self> {
         Self::take(path, FlockArg::LockShared).map(|lock| lock.expect("it was waited for"))
     }
@@ -37,8 +37,8 @@ impl Lock {
                 Err((_, Errno::EINTR)) => continue,
                 Err((_, errno)) => return Err(errno.into()),
             };
-            // The previous holder may have removed the file. Then this lock is of a removed file, and others would
-            // make a new one.
+            // The previous holder may have removed the file. Then this lock is on a removed file, and other processes
+            // would make and lock a new file.
             match fs::metadata(path) {
                 Ok(now) if now.ino() == lock.metadata()?.ino() => return Ok(Some(Self(lock))),
                 Ok(_) => {}
@@ -48,13 +48,13 @@ impl Lock {
         }
     }
 
-    /// Lets processes that are started from now on hold the lock too, even after this process is killed.
+    /// Makes processes that are started from now on hold the lock, too, even after this process is killed.
     pub(crate) fn inherit(&self) -> io::Result<()> {
         fcntl(&*self.0, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(())
     }
 
-    /// Sets the time of the lock's file to now, the time of its last use.
+    /// Sets the time of the lock's file, which is the time of its last use, to the current time.
     pub(crate) fn note(&self) -> io::Result<()> {
         self.0.set_modified(SystemTime::now())
     }

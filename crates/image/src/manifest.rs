@@ -91,7 +91,7 @@ impl Manifest {
         self.kind
     }
 
-    /// Path of the tree when it was packed; its scripts expect it there.
+    /// Path of the tree when it was packed. The tree's scripts expect the tree at this path.
     pub fn prefix(&self) -> PathBuf {
         self.prefix.path()
     }

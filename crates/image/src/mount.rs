@@ -23,7 +23,8 @@ pub enum MountMethod {
     /// By the kernel, from a loop device: root only. The kernel then parses bytes that any user may have packed: see
     /// SECURITY.md.
     Kernel,
-    /// By squashfuse, a process of the user that mounts; for root, a process of a user without rights.
+    /// By squashfuse, a process of the user that mounts the image. If root mounts it, a process of a user without
+    /// rights.
     Fuse,
 }
 
@@ -97,7 +98,8 @@ pub(crate) fn state(at: &Path) -> io::Result<MountState> {
     if !mount_points()?.iter().any(|point| point == at) {
         return Ok(MountState::Unmounted);
     }
-    // Ask for what only the server can answer: the kernel has all else cached, and would answer for a dead server.
+    // Asks for data that only the server can provide. Other data the kernel may have cached, and would return even if
+    // the server were dead.
     match statvfs(at) {
         Ok(_) => Ok(MountState::Mounted),
         Err(_) => Ok(MountState::Dead),
@@ -111,7 +113,7 @@ pub(crate) fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(point).collect())
 }
 
-/// Whether the mount at this folder also appears in namespaces that receive mounts from this one.
+/// Whether the mount at this folder also appears in namespaces that receive mounts from this process's namespace.
 pub(crate) fn probe_shared(at: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut lines = table.split(|byte| *byte == b'\n');
@@ -153,11 +155,12 @@ fn unescape(text: &[u8]) -> PathBuf {
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Unmounts the folder. Fails while a file in it is open or it is a working directory, unless the process that serves
-/// it is gone.
+/// Unmounts the folder. Fails while a file in it is open, or while it is a working directory, unless the process that
+/// serves the mount is gone.
 ///
-/// Tries repeatedly: a process that another thread starts holds all open files of this one until it runs its program,
-/// also files of the image that this process has closed since. That takes no longer than starting a program.
+/// Tries repeatedly. If another thread starts a process, that process has all files open that this process had open,
+/// even if this process has closed them since. That lasts until the new process runs its program, so no longer than the
+/// start of a program.
 pub(crate) fn unmount(at: &Path, state: MountState) -> io::Result<()> {
     for _ in 1..TRIES {
         match unmount_now(at, state) {

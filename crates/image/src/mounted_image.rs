@@ -11,15 +11,15 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A mounted image. When dropped, it is unmounted, unless others use it too.
+/// A mounted image. When the value is dropped, the image is unmounted, unless it has other users.
 pub struct MountedImage {
     cache: Cache,
     id: ImageId,
     at: PathBuf,
     manifest: Manifest,
-    /// None only while this is being dropped.
+    /// `None` only while this value is being dropped.
     shared: Option<Lock>,
-    /// Reader of files of the image; stopped before the image is unmounted.
+    /// Prefetch of the image's files; stopped before the image is unmounted.
     prefetch: Option<Prefetch>,
 }
 
@@ -74,7 +74,7 @@ impl MountedImage {
 
     /// Records which files are opened from now on, and in which order, for the next process that mounts the image.
     /// Covers this namespace, and sandboxes that see the image at its original path. Ends when the result is dropped,
-    /// after a minute at most. `None` if a trace exists already, or the process lacks the rights (only root has them).
+    /// after a minute at most. Returns `None` if a trace exists already, or if the process is not root.
     pub fn record(&self) -> Option<OpenRecorder> {
         let trace = self.cache.place("traces", &self.id);
         if trace.exists() {
@@ -83,8 +83,8 @@ impl MountedImage {
         OpenRecorder::start([self.at.clone(), self.manifest.prefix()], trace)
     }
 
-    /// Whether mount namespaces that were made before the image was mounted see it: those that were made as a slave
-    /// of this process's namespace, on nodes that share mounts. Containers mostly do not.
+    /// Whether mount namespaces that were made before the image was mounted see it. They do if they were made as slaves
+    /// of this process's namespace and the node shares mounts; in containers mounts are usually not shared.
     pub fn probe_shared(&self) -> Result<bool, ImageError> {
         mount::probe_shared(&self.at).map_err(io("look for the mount", &self.at))
     }

@@ -2,7 +2,7 @@
 //!
 //! When hundreds of nodes need the same image at once, its file in the store would be read hundreds of times. Instead
 //! each node that has the image, or a part of it, passes it on. Bytes of a neighbour are not trusted: they are hashed
-//! like those of any source.
+//! like bytes of any other source.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -17,14 +17,14 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time limit for a reader's wait for more of an image that is being fetched.
+/// Limit of a reader's wait for more bytes of an image that is being fetched.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Other nodes that may have an image, or will have it soon.
 pub trait Neighbours: Debug + Send + Sync {
-    /// Nodes to ask for the image, one after the other. The iterator is advanced only when the previous nodes have
-    /// not sent all of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a
-    /// thread that may block.
+    /// Offers of nodes that have the image, one after the other. The caller advances the iterator only if the previous
+    /// nodes have not sent the whole image. Each offer contains the bytes after the first `at` bytes, with the value
+    /// that `at` has then. The method is called, and the iterator advanced, on a thread that may block.
     fn offers<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a>;
 
     /// Called when an image has arrived, complete and correct, from a neighbour or a store; for statistics of how
@@ -66,7 +66,7 @@ struct Arrival {
 
 #[derive(Debug, Default)]
 struct Extent {
-    /// File that is being written, and the length of the image; `None`: nothing has arrived.
+    /// File that is being written, and the length of the image; `None` if nothing has arrived.
     file: Option<(Arc<File>, u64)>,
     written: u64,
     has_failed: bool,
@@ -82,7 +82,7 @@ impl Arrival {
         self.news.notify_all();
     }
 
-    /// Waits until `is_so` holds. Fails if fetching failed, or nothing has arrived for too long.
+    /// Waits until `is_so` returns true. Fails if fetching failed, or if nothing has arrived for too long.
     fn wait(&self, is_so: impl Fn(&Extent) -> bool) -> io::Result<MutexGuard<'_, Extent>> {
         let mut extent = self.extent();
         let (mut written, mut since) = (extent.written, Instant::now());
@@ -111,7 +111,7 @@ impl Arrivals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets others read what has arrived of an image, until the result is dropped.
+    /// Lets readers read the bytes of an image that have arrived, until the result is dropped.
     pub(crate) fn announce(&self, id: &ImageId) -> Announcement<'_> {
         let arrival = Arc::<Arrival>::default();
         self.table().insert(*id, Arc::clone(&arrival));
@@ -133,7 +133,8 @@ pub(crate) struct Announcement<'a> {
 }
 
 impl Announcement<'_> {
-    /// Starts the transfer into this file. If an earlier attempt wrote something, that is void, and its readers fail.
+    /// Starts the transfer into this file. If an earlier attempt wrote bytes, these are discarded, and their readers
+    /// fail.
     pub(crate) fn begin(&mut self, file: Arc<File>, bytes: u64) {
         if self.arrival.extent().file.is_some() {
             self.arrival.change(|extent| extent.has_failed = true);
@@ -157,7 +158,7 @@ impl Announcement<'_> {
 impl Drop for Announcement<'_> {
     fn drop(&mut self) {
         self.arrivals.table().remove(&self.id);
-        // If the image is complete, its readers have everything they wait for.
+        // If the image is complete, its readers do not wait for anything.
         if !self.is_whole {
             self.arrival.change(|extent| extent.has_failed = true);
         }
@@ -170,7 +171,7 @@ pub struct ImageReader {
     file: Arc<File>,
     bytes: u64,
     at: u64,
-    /// `None`: the image is complete.
+    /// `None` if the image is complete.
     arrival: Option<Arc<Arrival>>,
 }
 
@@ -180,7 +181,7 @@ impl ImageReader {
         self.bytes
     }
 
-    /// Continues reading at this offset; `None` if the image is shorter.
+    /// Continues reading at this offset. Returns `None` if the image is shorter.
     pub fn from_offset(self, at: u64) -> Option<Self> {
         (at <= self.bytes).then_some(Self { at, ..self })
     }
@@ -205,8 +206,8 @@ impl Read for ImageReader {
 }
 
 impl Cache {
-    /// Reads an image that is in the cache, or that this process is fetching; `None` if neither is the case. Blocks
-    /// until the image's length is known. Nothing is checked: the reader must hash it.
+    /// Returns a reader of an image that is in the cache, or that this process is fetching, else `None`. Blocks until
+    /// the image's length is known. The bytes are not checked: the caller must hash them.
     ///
     /// # Errors
     /// Fails if the image cannot be read, or fetching it fails before its length is known.
@@ -223,7 +224,7 @@ impl Cache {
                 arrival: Some(Arc::clone(&arrival)),
             }));
         }
-        // An image that arrived between the two look-ups is in the cache.
+        // An image that arrived after the look-up above is in the cache.
         let image = self.image(id);
         let file = match File::open(&image) {
             Ok(file) => file,

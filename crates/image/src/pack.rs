@@ -1,8 +1,8 @@
 //! Packing of a tree into an image.
 //!
-//! mksquashfs never sees the tree. It reads a stream (tar) that is made here: all entries in one order, owned by
-//! root, with one time, and with modes that only say whether a file may be run. So the image depends on nothing but
-//! the contents of the tree, and what was checked is what is packed.
+//! mksquashfs never reads the tree itself. It reads a stream (tar) that is made here: all entries are in a fixed order,
+//! owned by root, with the same time, and with modes that only say whether a file is executable. So the image depends
+//! only on the contents of the tree, and exactly the checked contents are packed.
 
 mod bytecode;
 
@@ -21,9 +21,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Time of all entries in an image: 2 January 1980. Programs that write zip files know no time before 1980.
+/// Time of all entries in an image: 2 January 1980. Zip files cannot contain times before 1980.
 const TIME: u32 = 315_619_200;
-/// Block size: small enough that few bytes are unpacked for a page of a large library, large enough to pack well.
+/// Block size, bytes. It is small enough that few bytes are unpacked for a page of a large library, and large enough to
+/// compress well.
 const BLOCK_BYTES: &str = "65536";
 /// Mode bits set-user-id and set-group-id.
 const SETID: u32 = 0o6000;
@@ -47,16 +48,15 @@ pub struct PackResult {
     pub setid_stripped: u64,
     /// Number of absolute links into the tree, which are relative in the image.
     pub links_changed: u64,
-    /// Number of files that only their owner could read; in the image every user can.
+    /// Number of files that only their owner could read. In the image every user can read them.
     pub opened: u64,
-    /// Number of Python modules without valid bytecode: each process that imports one compiles it.
+    /// Number of Python modules without valid bytecode. Each process that imports such a module compiles it.
     pub uncompiled: u64,
 }
 
 /// Packs the tree at `tree` into an image in `store`. Needs mksquashfs. If it fails, nothing is left in the store.
 ///
-/// # Errors
-/// Fails if something in the tree cannot be in an image, changes meanwhile, or exceeds `limits`; with
+/// # Errors Fails if something in the tree cannot be in an image, changes meanwhile, or exceeds `limits`. Fails with
 /// [`ImageError::Tool`] if mksquashfs is not installed.
 pub fn pack(tree: &Path, store: &ImageStore, limits: &Limits) -> Result<PackResult, ImageError> {
     let root = fs::canonicalize(tree).map_err(io("find", tree))?;
@@ -72,7 +72,7 @@ pub fn pack(tree: &Path, store: &ImageStore, limits: &Limits) -> Result<PackResu
     let mut survey = survey(&root, limits)?;
     survey.entries.retain(|entry| entry.path != Path::new(MANIFEST_FILE));
     let kind = TreeKind::of(&root);
-    // The path by which the tree's scripts know it, if it can be determined.
+    // The path at which the tree's scripts expect the tree, if it can be determined.
     let prefix = match std::path::absolute(tree) {
         Ok(path) if path.components().all(|part| part != Component::ParentDir) => path,
         _ => root.clone(),
@@ -128,7 +128,8 @@ fn make_links_relative(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64
     changed
 }
 
-/// Refuses links that leave the tree, except those to the interpreter of a virtual environment; returns its path.
+/// Refuses links that lead out of the tree, except links to the interpreter of a virtual environment. Returns the
+/// interpreter's path.
 fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Option<PathBuf>, ImageError> {
     let mut interpreter: Option<PathBuf> = None;
     for entry in entries.iter_mut() {
@@ -160,7 +161,7 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
                 format!("its Python {outside} is gone; make the environment again"),
             ));
         }
-        // Absolute, because the link is followed from another place.
+        // Absolute, because the link is in another folder when it is mounted.
         target.clone_from(&outside);
         interpreter = Some(outside);
     }
@@ -211,7 +212,7 @@ fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> 
             "-mkfs-time",
             &time,
         ])
-        // mksquashfs would set these times by the variable too, and refuses to be told twice.
+        // mksquashfs would also take these times from this variable, and it fails if they are given twice.
         .env_remove("SOURCE_DATE_EPOCH")
         .stdin(Stdio::piped());
     let mut running = tool::start(&mut command, "mksquashfs", "squashfs-tools")?;
@@ -220,7 +221,7 @@ fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> 
     };
     let streamed = stream(root, entries, manifest, stdin);
     match streamed {
-        // mksquashfs ended before its input did: its own message tells why.
+        // mksquashfs ended before it had read all input; its own message says why.
         Err(ImageError::Io { what: STREAM, .. }) => running.finish().and(streamed),
         Err(other) => {
             running.kill();
@@ -278,7 +279,7 @@ fn append<W: Write>(
         }
         EntryKind::File { mode, bytes } => {
             let at = root.join(&entry.path);
-            // Open the file itself; never another file through a link.
+            // Opens the file itself, never another file through a link.
             let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&at);
             let mut file = opened.map_err(io("open", &at))?;
@@ -295,7 +296,7 @@ fn append<W: Write>(
     }
 }
 
-/// First bytes of a file as they are in the image: the header of bytecode gets another time.
+/// First bytes of a file as they are stored in the image, where the header of bytecode contains another time.
 fn first_bytes(
     file: &mut File,
     at: &Path,

@@ -16,9 +16,9 @@ use std::time::Duration;
 const SUFFIX: &str = ".squashfs";
 /// Prefix of the file name of an incomplete image.
 const INCOMING: &str = ".incoming-";
-/// An incomplete image that was not written to for this long was left by a process that died.
+/// An incomplete image to which nothing was written for this long is removed: its packer must have died.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Bytes that are read at once: parallel file systems are fast with large reads only.
+/// Bytes that are read at once. Parallel file systems are fast only with large reads.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 
 /// Store of images. Images appear in it whole or not at all, and never change.
@@ -46,7 +46,7 @@ impl ImageStore {
         &self.0
     }
 
-    /// Names and sizes of the images in the store. A store that does not exist has none.
+    /// Names and sizes of the images in the store. Returns an empty list if the store does not exist.
     pub fn list(&self) -> Result<Vec<(ImageId, u64)>, ImageError> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -63,11 +63,12 @@ impl ImageStore {
         Ok(images)
     }
 
-    /// Opens an image's file; returns its path, the file and its size. `None` if it is not there.
+    /// Opens an image's file. Returns its path, the file and its size, or `None` if the store does not contain the
+    /// image.
     pub(crate) fn open(&self, id: &ImageId) -> Result<Option<(PathBuf, File, u64)>, ImageError> {
         let path = image_file(&self.0, id);
-        // Any party may have put it there. A named pipe or a file with a lease (fcntl) would make the open wait, and a
-        // link would have root read a file for a user who may not.
+        // Any user may have made the file. A named pipe or a file with a lease (fcntl) would make the open wait.
+        // Through a link, root would read a file for a user that has no right to read it.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let file = match File::options().read(true).custom_flags(flags.bits()).open(&path) {
             Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => {
@@ -99,7 +100,7 @@ impl ImageStore {
         check_id(id, hash(file, &path, |_| Ok(()))?.0, &path)
     }
 
-    /// Makes a place for an image whose name is not known yet.
+    /// Makes a file for an image whose name is not known yet.
     pub(crate) fn incoming(&self) -> Result<PackedFile, ImageError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.0);
@@ -114,7 +115,7 @@ impl ImageStore {
         })
     }
 
-    /// Removes what packers that died have left. Files that cannot be removed belong to other users.
+    /// Removes files that dead packers have left. Files that cannot be removed belong to other users.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.0) else {
             return;
@@ -133,7 +134,7 @@ impl ImageStore {
     }
 }
 
-/// Image that is being packed. Dropped before it is published, it is removed.
+/// Image that is being packed. If the value is dropped before the image is published, the image is removed.
 pub(crate) struct PackedFile {
     folder: PathBuf,
     path: PathBuf,
@@ -144,7 +145,7 @@ impl PackedFile {
         &self.path
     }
 
-    /// Hashes the file; returns name and size.
+    /// Hashes the file. Returns the image's name and size.
     pub(crate) fn hash(&self, limits: &Limits) -> Result<(ImageId, u64), ImageError> {
         let file = File::open(&self.path).map_err(io("open", &self.path))?;
         let bytes = file.metadata().map_err(io("look at", &self.path))?.len();
@@ -153,7 +154,7 @@ impl PackedFile {
         hash(file, &self.path, |_| Ok(()))
     }
 
-    /// Publishes the image in the store: whole, durable, and read-only.
+    /// Publishes the image in the store, complete, durable and read-only.
     pub(crate) fn publish(self, id: ImageId) -> Result<PathBuf, ImageError> {
         let path = image_file(&self.folder, &id);
         let made_safe = || {
@@ -181,7 +182,7 @@ pub(crate) fn advise_sequential(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
 }
 
-/// Reads an image to its end in large pieces, and passes each to `each`. Returns name and length.
+/// Reads an image to its end in large pieces, and passes each piece to `each`. Returns the image's name and length.
 pub(crate) fn hash(
     mut content: impl Read,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Survey of a tree: lists its entries in one order, within limits, and refuses what no image may contain.
+//! Survey of a tree: lists its entries in a fixed order, within limits, and refuses entries that no image may contain.
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
@@ -118,9 +118,9 @@ impl<'a> Links<'a> {
         Self(entries.iter().filter_map(link).collect())
     }
 
-    /// Follows the link at `path`, and returns the link that leads out of the tree: this one, or another one on the way.
-    /// `None` if the target is inside the tree, or does not exist. The text of a target is not enough to decide: if `a` is
-    /// a link, `a/../..` depends on its target.
+    /// Follows the link at `path`. Returns the link that leads out of the tree: the link at `path`, or a link on the
+    /// way to its target. Returns `None` if the target is inside the tree, or does not exist. The text of a target does
+    /// not suffice: if `a` is a link, the meaning of `a/../..` depends on the target of `a`.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;
         let mut place = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -189,7 +189,7 @@ mod tests {
         for stays in ["lib64", "p/q/d", "deep/a", "nowhere", "loop", "through", "no link"] {
             assert_eq!(by(stays), None, "{stays}");
         }
-        // Taken as text only, the target would be p/etc.
+        // If only its text counted, the target would be p/etc.
         assert!(by("p/q/sly").is_some());
         assert_eq!(by("up"), Some(Path::new("up")));
         assert_eq!(by("over"), Some(Path::new("root")));

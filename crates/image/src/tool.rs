@@ -8,15 +8,15 @@ use std::thread::JoinHandle;
 /// Limit of output that is kept, bytes.
 const SAID_BYTES_MAX: u64 = 4096;
 
-/// A running program. Dropped, it is killed.
+/// A running program. If the value is dropped, the program is killed.
 pub(crate) struct RunningTool {
     child: Child,
     program: &'static str,
     said: Option<JoinHandle<String>>,
 }
 
-/// Starts a program; `package` is the package that contains it. Its standard input is what the command sets, or
-/// empty.
+/// Starts a program; `package` is the package that contains it. The program's standard input is the one that the
+/// command sets, else empty.
 pub(crate) fn start(
     command: &mut Command,
     program: &'static str,
@@ -32,7 +32,7 @@ pub(crate) fn start(
         package,
         source,
     })?;
-    // Read to the end: the program would block when the pipe is full.
+    // Reads to the end, because the program would block when the pipe is full.
     let listen = |mut from: std::process::ChildStderr| {
         std::thread::spawn(move || {
             let mut said = Vec::new();
@@ -46,7 +46,8 @@ pub(crate) fn start(
 }
 
 impl RunningTool {
-    /// Standard input of the program; `None` if it was taken before. Dropping it gives the program end of file.
+    /// Takes the standard input of the program. Returns `None` if it was taken before. When it is dropped, the program
+    /// sees the end of its input.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }

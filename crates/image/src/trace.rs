@@ -1,8 +1,8 @@
-//! Traces of the files that a run opens: recorded once, and read ahead at the next mount.
+//! Traces of the files that a run opens. A trace is recorded once, and its files are read ahead at the next mount.
 //!
 //! fanotify reports each file of the image that is opened, with a descriptor. It does not slow the program down, and
-//! needs neither ptrace nor changes to it. Only root may use it. It watches the file system and not one mount of it,
-//! because sandboxes have their own mounts, where the image mostly has its original path. Without a trace the
+//! needs neither ptrace nor changes to it. Only root may use it. It watches the whole file system and not a single
+//! mount, because sandboxes have their own mounts, mostly at the original path of the tree. Without a trace the
 //! beginning of the image is read ahead.
 
 use nix::errno::Errno;
@@ -33,8 +33,7 @@ const AHEAD_BYTES_MAX: i64 = 256 << 20;
 /// Longest time of a recording: no program takes longer to start.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Recorder of opened files. When it is dropped, or a minute has passed, it leaves the trace for the next
-/// mount.
+/// Recorder of opened files. When it is dropped, or after a minute, it writes the trace for the next mount.
 pub struct OpenRecorder {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
@@ -64,7 +63,7 @@ impl OpenRecorder {
 
 impl Drop for OpenRecorder {
     fn drop(&mut self) {
-        // Cannot fail: the counter holds up to 2^64.
+        // Cannot fail, because the counter does not overflow below 2^64.
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -79,7 +78,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
     let mut is_last = false;
     while !is_last {
         let mut waiting = [stop.as_fd(), watch.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // A minute of milliseconds fits.
+        // A minute in milliseconds fits.
         let left = START_LIMIT.saturating_sub(begin.elapsed());
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
         let events = match poll(&mut waiting, left) {
@@ -87,7 +86,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
             Err(Errno::EINTR) => continue,
             Err(_) => return,
         };
-        // Events from before the end are still queued.
+        // Even in the last round, earlier events may still be queued.
         is_last = events == 0 || waiting[0].any().unwrap_or(true) || begin.elapsed() >= START_LIMIT;
         while begin.elapsed() < START_LIMIT
             && let Ok(events) = watch.read_events()
@@ -99,7 +98,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
                     continue;
                 };
                 let in_place = places.iter().find_map(|at| path.strip_prefix(at).ok());
-                // In a mount of a sandbox that is gone, paths begin at the mount's own root.
+                // If the mount of a sandbox is gone, paths begin at the mount's own root.
                 let left = || {
                     path.strip_prefix("/")
                         .ok()
@@ -155,12 +154,12 @@ fn read(trace: &Path) -> Vec<PathBuf> {
         .filter(|name| !name.is_empty())
         .take(FILES_MAX);
     let paths = names.map(|name| PathBuf::from(OsStr::from_bytes(name)));
-    // Only paths that stay inside the image.
+    // Returns only paths that stay inside the image.
     let is_inside = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
     paths.filter(is_inside).collect()
 }
 
-/// Reading ahead, while the image is used. When dropped, it stops and keeps no file open.
+/// Reading ahead while the image is used. When the value is dropped, reading stops, and no file stays open.
 pub(crate) struct Prefetch {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -189,7 +188,7 @@ impl Drop for Prefetch {
     }
 }
 
-/// Gives hints only: what is not read ahead is read when it is needed.
+/// Gives only hints to the kernel: a file that is not read ahead is read when it is needed.
 fn read_ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     let will_need = |path: &Path, bytes: i64| {
         if let Ok(file) = File::open(path) {
@@ -198,7 +197,7 @@ fn read_ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     };
     let traced = read(trace);
     let is_small = fs::metadata(image).is_ok_and(|found| found.len() <= AHEAD_BYTES_MAX as u64);
-    // This reads in one piece, which is fast on disks.
+    // Reads the image's file in one piece, which is fast on disks.
     if is_small || traced.is_empty() {
         will_need(image, AHEAD_BYTES_MAX);
     }
@@ -207,7 +206,7 @@ fn read_ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
             return;
         }
         let path = at.join(path);
-        // Links are not followed: the target of a link was opened too, and is in the trace under its own name.
+        // Links are not followed. The target of a link was opened, too, and is in the trace under its own name.
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
             will_need(&path, 0);
         }

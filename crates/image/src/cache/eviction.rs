@@ -10,8 +10,8 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time limit for waiting until others have finished with images that could be removed: they fetch, mount or remove
-/// them.
+/// Limit of the wait for other processes and threads that fetch, mount or remove images; these images may be removable
+/// afterwards.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -65,14 +65,14 @@ impl Cache {
                 Err((_, Removal::Busy)) if began.elapsed() < PATIENCE => {}
                 Err((error, _)) => return Err(error),
             }
-            // Others continue only without this lock. Their locks are not waited for: they may be waiting for room
-            // themselves.
+            // Other processes can continue only if this lock is released. Their locks are not waited for, because they
+            // may be waiting for room themselves.
             drop(one);
             thread::sleep(PAUSE);
         }
     }
 
-    /// Removes the longest unused images until `needed` more bytes fit. The error says also whether waiting may help.
+    /// Removes the longest unused images until `needed` more bytes fit. The error also says whether waiting may help.
     fn shrink(&self, id: &ImageId, needed: u64) -> Result<(), (ImageError, Removal)> {
         let most = self.options.bytes;
         let mut worst = Removal::Used;
@@ -104,7 +104,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Images that others are fetching, with their sizes.
+    /// Images other than `but` that are being fetched, with their sizes.
     fn incoming(&self, but: &ImageId) -> Result<HashMap<ImageId, u64>, ImageError> {
         let folder = self.path().join("incoming");
         let mut sizes = HashMap::new();
@@ -112,14 +112,14 @@ impl Cache {
             let entry = entry.map_err(io("list", &folder))?;
             let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some(id) = id.filter(|id| id != but) {
-                // It may have arrived meanwhile.
+                // If the file has gone meanwhile, the image has arrived or was abandoned.
                 sizes.insert(id, entry.metadata().map_or(0, |found| found.len()));
             }
         }
         Ok(sizes)
     }
 
-    /// Removes an image that is neither in use nor being worked on.
+    /// Removes an image, unless it is in use, or another process or thread works on it.
     fn remove(&self, id: &ImageId) -> Result<Removal, ImageError> {
         let Some(_work) = self.try_work(id)? else {
             return Ok(Removal::Busy);
@@ -136,7 +136,8 @@ impl Cache {
         };
         let at = self.place("mounts", id);
         let state = crate::mount::state(&at)?;
-        // Even if no process holds the lock, one may work in the mount. Then unmounting fails, and the image is in use.
+        // Even if no process holds the lock, a process may have files of the mount open. Then unmounting fails, and the
+        // image is in use.
         if state != crate::mount::MountState::Unmounted && crate::mount::unmount(&at, state).is_err() {
             return Ok(false);
         }

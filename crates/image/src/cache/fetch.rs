@@ -12,9 +12,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Identifies the file that was read and found correct. A later write changes its times. Bytes that were not on the
-/// disk when the node went down are read again, because the boot differs. Stamps are written without fsync for the
-/// same reason.
+/// Returns a stamp, which identifies the file that was read and found correct. A later write changes the file's times.
+/// After a reboot the stamp differs, so the file is read again, because some of its bytes may not have reached the
+/// disk. So stamps need no fsync either.
 fn stamp(image: &Path) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let found = fs::symlink_metadata(image).ok().filter(fs::Metadata::is_file)?;
@@ -68,7 +68,7 @@ impl Cache {
         for store in &self.options.stores {
             if let Some((path, file, bytes)) = ImageStore::at(store).open(id)? {
                 advise_sequential(&file);
-                // Start anew: the bytes of the neighbours may be the wrong ones.
+                // Starts anew, because the neighbours' bytes may be wrong.
                 incoming.restart();
                 incoming.add(&path, file, bytes)?;
                 incoming.publish()?;
@@ -80,7 +80,7 @@ impl Cache {
         Err(damage.unwrap_or(ImageError::Unknown { id: *id, looked }))
     }
 
-    /// Reads the whole image, and notes that it is correct.
+    /// Reads the whole image, and writes its stamp if it is correct.
     fn read_again(&self, id: &ImageId) -> Result<(), ImageError> {
         let image = self.image(id);
         let before = stamp(&image);
@@ -108,21 +108,21 @@ impl Cache {
         }
         let outcome = self.read_again(id);
         if let Err(ImageError::Damaged { .. }) = &outcome {
-            // Users of the mount keep it; the next fetch fetches the image again.
+            // Users of the mount keep the damaged image; the next fetch fetches the image again.
             let _ = fs::remove_file(self.place("stamps", id));
             let _ = self.remove_held(id);
         }
         outcome
     }
 
-    /// Rest of the stamp, if the stamp belongs to the present file.
+    /// Text after the stamp of the present file. Returns `None` if the stamp is missing or belongs to another file.
     fn stamp_rest(&self, id: &ImageId) -> Option<String> {
         let noted = fs::read_to_string(self.place("stamps", id)).ok()?;
         Some(noted.strip_prefix(&stamp(&self.image(id))?)?.to_owned())
     }
 
     fn note(&self, id: &ImageId, more: &str) {
-        // A failure is harmless: without a stamp the image is read again the next time.
+        // A failure is harmless: without a stamp the next use reads the whole image again.
         if let Some(stamp) = stamp(&self.image(id)) {
             let _ = fs::write(self.place("stamps", id), stamp + more);
         }

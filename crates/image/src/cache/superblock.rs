@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 
 const BYTES: usize = 96;
-/// Binary logarithms of the smallest and the largest block of squashfs, bytes. The kernel refuses others.
+/// Binary logarithms of the smallest and the largest block of squashfs, bytes. The kernel refuses other sizes.
 const BLOCK_LOGS: std::ops::RangeInclusive<u16> = 12..=20;
 
 /// Refuses a file that is no squashfs of version 4, is shorter than its header says, has a block size that squashfs does
@@ -38,7 +38,7 @@ pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     if used > length {
         return Err(damaged("it is shorter than its header says"));
     }
-    // Two more than the limit: the root and the manifest.
+    // The image may contain two more than the limit: the root and the manifest.
     check_limit(
         "files, folders and links",
         u64::from(word(4)),

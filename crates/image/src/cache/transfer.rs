@@ -1,6 +1,6 @@
-//! An image on its way into the cache. It comes from one source, or from several, each of which continues where the
-//! previous one broke off; readers on this node do not notice the change. From a store it is read from its beginning,
-//! though, as the bytes of earlier sources may be wrong.
+//! An image on its way into the cache. It comes from one source, or from several: each neighbour continues where the
+//! previous one broke off, which readers on this node do not notice. A store's file is read from its beginning, because
+//! the bytes of earlier sources may be wrong.
 //!
 //! No bytes are trusted before all of them have arrived and match the hash. If they do not match, it is unknown which
 //! source was wrong, and the image is fetched anew.
@@ -18,7 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Image that is being fetched. Dropping it before it is published removes the image.
+/// Image that is being fetched. If the value is dropped before the image is published, the image is removed.
 pub(crate) struct Transfer<'a> {
     cache: &'a Cache,
     id: &'a ImageId,
@@ -36,7 +36,7 @@ struct TransferFile {
 }
 
 impl<'a> Transfer<'a> {
-    /// Announces the image, so that other nodes may read it while it arrives; nothing of it has arrived yet.
+    /// Announces the image, so that other nodes can read it while it arrives. No bytes have arrived yet.
     pub fn announced(cache: &'a Cache, id: &'a ImageId) -> Self {
         Self {
             cache,
@@ -47,21 +47,22 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Number of bytes that have arrived; the next source continues after them.
+    /// Number of bytes that have arrived. The next source continues after these bytes.
     pub fn written(&self) -> u64 {
         self.file.as_ref().map_or(0, |file| file.written)
     }
 
-    /// Discards what has arrived; the next source starts anew.
+    /// Discards the bytes that have arrived; the next source starts anew.
     pub fn restart(&mut self) {
         if self.file.take().is_some() {
-            // Readers keep the open file.
+            // Readers still have the file open.
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// Writes what a source sends of the rest. `bytes` is the length of the whole image as the source states it.
-    /// After an error of the source, what arrived before stays for the next source, unless it is known to be wrong.
+    /// Writes the part of the remaining bytes that a source sends. `bytes` is the length of the whole image as the
+    /// source states it. After an error of the source, the next source continues after the bytes that have arrived,
+    /// unless they are known to be wrong.
     pub fn add(&mut self, from: &Path, content: impl Read, bytes: u64) -> Result<(), ImageError> {
         check_limit("bytes of the image", bytes, self.cache.options.limits.image_bytes)?;
         let mut file = match self.file.take() {
@@ -95,8 +96,8 @@ impl<'a> Transfer<'a> {
                 .truncate(true)
                 .open(path)
                 .map_err(io("make", path))?;
-            // Allocates all bytes now: so their place on the disk is certain, and the cache's limit counts them before
-            // they arrive.
+            // Allocates all bytes now, so that their place on the disk is certain, and the cache's limit counts them
+            // before they arrive.
             let size = i64::try_from(bytes).unwrap_or(i64::MAX);
             posix_fallocate(&to, 0, size.max(1))
                 .map_err(|errno| io("find room on the disk for", path)(errno.into()))?;

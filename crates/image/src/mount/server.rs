@@ -1,9 +1,9 @@
-//! FUSE mounts for root, without root parsing images that any user may have packed.
+//! FUSE mounts for root, in which no process of root parses images that any user may have packed.
 //!
 //! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a user
-//! that owns nothing, and that no other server of this process has: a server could debug others of its user. The user is
-//! random; if it followed from the image's hash, the author of an image could choose it. An attacker that takes over a
-//! server can lie about its image, and do what any stranger on the node can do.
+//! that owns nothing, and that no other server of this process runs as, because a server could debug other servers of
+//! its user. The user is random: if it were derived from the image's hash, the author of an image could choose it. An
+//! attacker that takes over a server can lie about its image, and do what any stranger on the node can do.
 
 use crate::ImageId;
 use crate::error::ImageError;
@@ -21,10 +21,11 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// Range of users of servers: above those of sandboxes, where neither distributions nor systemd assign users.
+/// Range of user ids of servers: above the user ids of sandboxes, in a range in which neither distributions nor systemd
+/// assign users.
 const USER_FIRST: u32 = 2_000_065_536;
 const USERS: u32 = 65_536;
-/// Time limit for a server's first answer: it reads the image's first and last blocks.
+/// Time limit for a server's first answer, before which it reads the image's first and last blocks.
 const UP_WITHIN: Duration = Duration::from_secs(20);
 /// Limit of output that is kept, bytes.
 const OUTPUT_BYTES_MAX: u64 = 4096;
@@ -32,11 +33,11 @@ const OUTPUT_BYTES_MAX: u64 = 4096;
 /// Users of the servers of this process.
 static USERS_IN_USE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// User of one server, as long as this value lives.
+/// User of one server. It is reserved while this value exists.
 struct ServerUser(u32);
 
 impl ServerUser {
-    /// Takes the first free user from number `first` of the range on; `None`: all are in use.
+    /// Takes the first free user, beginning with number `first` of the range. Returns `None` if all are in use.
     fn take(first: u32) -> Option<Self> {
         let mut taken = USERS_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut users = (0..USERS).map(|next| USER_FIRST + (first % USERS + next) % USERS);
@@ -56,7 +57,7 @@ impl Drop for ServerUser {
     }
 }
 
-/// Mounts an image at a folder, served by a process of its own. The caller must be root.
+/// Mounts an image at a folder, and starts a separate process that serves the mount. The caller must be root.
 pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
     let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let file = File::open(image).map_err(text("opening the image"))?;
@@ -114,7 +115,7 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
         }
         .to_string()
     })?;
-    // Only the server keeps the connection: when it ends, the connection ends.
+    // Only the server has the connection open now, so the connection ends when the server ends.
     drop((connection, file));
     let (answers, is_up) = mpsc::channel();
     let asked = at.to_owned();
@@ -132,7 +133,7 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
     Err(format!("squashfuse does not serve it ({output})"))
 }
 
-/// Waits for the end of the server; returns its last output, or its exit status.
+/// Waits for the end of the server. Returns its last output, or its exit status if it printed nothing.
 fn wait_for_output(child: &mut Child) -> String {
     let mut output = Vec::new();
     if let Some(mut from) = child.stderr.take() {

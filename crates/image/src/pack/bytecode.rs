@@ -1,9 +1,9 @@
 //! Compiled Python modules, each of which is valid for one modification time of its source.
 //!
 //! All files in an image have the same time, so that equal trees make equal images. Python's compiled modules
-//! (`__pycache__/*.pyc`) contain the time of their source, and would be ignored in the image. A cold import of pandas
-//! then takes three times as long, because an image is read-only and everything is compiled anew each time. So
-//! bytecode that was valid in the tree gets the image's time and stays valid.
+//! (`__pycache__/*.pyc`) contain the time of their source, and would be ignored in the image. As an image is read-only,
+//! every process would then compile all modules anew: a cold import of pandas takes three times as long. So bytecode
+//! that was valid in the tree gets the time of the image's files, and stays valid.
 
 use crate::survey::{Entry, EntryKind};
 use std::collections::HashSet;
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 pub(crate) const HEADER_BYTES: usize = 16;
 const TIME: std::ops::Range<usize> = 8..12;
 
-/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`. None for other files.
+/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` belongs to `a/b.py`. Returns `None` for
+/// other files.
 pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     let name = path.file_name()?.as_bytes();
@@ -28,18 +29,18 @@ pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     Some(folder.parent()?.join(std::ffi::OsStr::from_bytes(&source)))
 }
 
-/// Replaces the source's time by the image's, if the header is valid for that source. Returns whether the bytecode is
-/// valid in the image.
+/// Replaces the source's time by the time of the image's files, if the header is valid for that source. Returns whether
+/// the bytecode is valid in the image.
 pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -> bool {
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    // Such bytecode is checked by a hash of the source, or never.
+    // Python checks bytecode with these flags by a hash of the source, or never.
     if word(4) != 0 {
         return true;
     }
     let Ok(found) = fs::metadata(source) else {
         return false;
     };
-    // Compare like Python: the lowest 32 bits of time and length.
+    // Compares like Python: the lowest 32 bits of time and length.
     let is_right = word(8) == found.mtime() as u32 && word(12) == found.len() as u32;
     if is_right {
         header[TIME].copy_from_slice(&time.to_le_bytes());
@@ -47,7 +48,7 @@ pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -
     is_right
 }
 
-/// Number of Python sources without valid bytecode. `good`: the sources that have it.
+/// Number of Python sources without valid bytecode. `good`: the sources with valid bytecode.
 pub(crate) fn count_uncompiled(entries: &[Entry], good: &HashSet<PathBuf>) -> u64 {
     let is_source = |entry: &&Entry| {
         let is_file = matches!(entry.what, EntryKind::File { bytes: 1.., .. });

@@ -1,4 +1,4 @@
-//! Tests of a cache's limits, and of what it removes first.
+//! Tests of a cache's limits, and of the order in which it removes images.
 
 use crate::scene::{TestImages, can_pack, mounted, names, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, MountMethod};
@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Publishes bytes that are no images: a cache fetches anything with the right hash, and no mksquashfs is needed.
+/// Publishes bytes that are no images, so that no mksquashfs is needed. A cache fetches any bytes with the right hash.
 fn blobs(scene: &TestImages, count: u32, bytes: usize) -> Vec<ImageId> {
     (0..count).map(|seed| scene.publish(&noise(seed, bytes))).collect()
 }
@@ -30,7 +30,7 @@ fn the_least_recently_used_image_is_removed_first() {
         cache.fetch(id).unwrap();
         used(&scene, id, age);
     }
-    // The oldest one is used again.
+    // The oldest image is used again.
     cache.fetch(&ids[0]).unwrap();
     cache.fetch(&ids[3]).unwrap();
     let kept: Vec<ImageId> = cache.list().unwrap().into_iter().map(|image| image.id).collect();
@@ -105,7 +105,7 @@ fn many_at_once_fetch_an_image_once() {
         }
     });
     assert_eq!(fs::read(scene.cached(&id)).unwrap(), bytes);
-    // The file was not made again: it is the one that the first thread noted.
+    // The file was not made again: it is the file for which the first thread wrote a stamp.
     let before = fs::metadata(scene.cached(&id)).unwrap();
     fs::remove_file(scene.path("store").join(format!("{id}.squashfs"))).unwrap();
     caches[0].fetch(&id).expect("it is here without the store");

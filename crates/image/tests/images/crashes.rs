@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const ROLE: &str = "HOTLEASE_TEST_IMAGE_ROLE";
 
-/// This test run in another process: it does what [`ROLE`] says, and is killed.
+/// Body of the process that other tests start: it does what [`ROLE`] says, and is killed.
 #[test]
 fn another_process() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -47,7 +47,7 @@ fn another_process() {
     }
 }
 
-/// Starts the process; returns when it is ready, with its output.
+/// Starts the process. Returns it with its output when it is ready.
 fn start(what: &str, scene: &TestImages, id: &ImageId) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     start_by(&mut Command::new(program), what, scene, id)
@@ -81,7 +81,7 @@ fn a_fetch_that_is_killed_leaves_no_half_image() {
     let mut cut = 0;
     for round in 0..8_u64 {
         let (child, _) = start("fetch", &scene, &id);
-        // Killed at another point each time: the checks must hold however far the fetch came.
+        // Each round kills the process at a different point. The checks must hold at every point of the fetch.
         std::thread::sleep(Duration::from_millis(round * 6));
         kill(child);
         let file = scene.cached(&id);
@@ -131,7 +131,7 @@ fn the_next_one_makes_good_what_each_step_has_left() {
     drop(scene.cache());
     for (what, make) in left {
         make();
-        // The cache's opening may or may not have removed the state before.
+        // Opening the cache may have removed the state already.
         scene.cache().fetch(&id).expect(what);
         assert!(fs::read(scene.cached(&id)).unwrap() == bytes, "{what}");
         assert_eq!(
@@ -166,7 +166,7 @@ fn a_user_that_is_killed_leaves_no_mount() {
     assert_eq!(next.gc(0).unwrap().len(), 1);
 }
 
-/// FUSE needs no root: mounts as another user.
+/// FUSE does not need root, so the image is mounted as another user.
 #[test]
 fn anybody_can_mount_through_fuse() {
     if !can_pack() || !is_root() {
@@ -203,7 +203,7 @@ fn anybody_can_mount_through_fuse() {
         eprintln!("skipped: {said}");
     }
     kill(child);
-    // Another process of root could sweep it, but the folder belongs to another user, so it is unmounted by hand.
+    // The folder belongs to another user, so no cache of root removes the mount. It is unmounted by hand.
     let at = scene.path("cache/mounts").join(packed.id.to_string());
     let _ = nix::mount::umount2(&at, nix::mount::MntFlags::MNT_DETACH);
 }

@@ -68,7 +68,7 @@ fn a_damaged_store_is_named_and_nothing_of_it_is_kept() {
     fs::write(&packed.path, &whole).unwrap();
     scene.store().verify(&packed.id).expect("it is right again");
     cache.fetch(&packed.id).expect("it is fetched");
-    // Without a store the error is the damage itself.
+    // If no store has the image, the error reports the damage.
     fs::remove_file(&packed.path).unwrap();
     fs::write(scene.cached(&packed.id), &wrong).unwrap();
     assert!(matches!(cache.fetch(&packed.id), Err(ImageError::Damaged { .. })));

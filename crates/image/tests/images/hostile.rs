@@ -8,7 +8,8 @@ use std::path::Path;
 
 const MANIFEST: &str = r#"{"format":1,"kind":"directory","prefix":"/opt/x"}"#;
 
-/// Error of mounting this image; checks that nothing stays mounted. `None` if nothing can be mounted here.
+/// Returns the error of mounting this image, or `None` if nothing can be mounted here. Checks that nothing stays
+/// mounted.
 fn refusal(scene: &TestImages, limits: Limits, id: &ImageId) -> Option<ImageError> {
     let options = CacheOptions {
         limits,

@@ -1,5 +1,5 @@
 //! Tests of images from packing to mounting, with real trees, damage, crashes and hostile images. Tests that need
-//! mksquashfs or a way of mounting are skipped with a message where there is none.
+//! mksquashfs or a way of mounting are skipped with a message if the host has none.
 
 mod caches;
 mod crashes;

@@ -50,7 +50,7 @@ fn many_at_once_share_one_mount() {
     assert!(cache.list().unwrap().iter().all(|image| !image.mounted));
 }
 
-/// Tries each way: the kernel's works as root, FUSE's as any user.
+/// Tries each way of mounting: by the kernel, which works for root, and by FUSE, which works for any user.
 #[test]
 fn each_way_works_or_says_why_not() {
     if !can_pack() {
@@ -136,7 +136,7 @@ fn a_dead_server_is_replaced() {
         nix::sys::signal::Signal::SIGKILL,
     )
     .unwrap();
-    // Wait until the mount notices that its server is gone.
+    // Waits until the mount notices that its server is gone.
     while nix::sys::statvfs::statvfs(first.path()).is_ok() {
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! Tests of images that come from other nodes, and are passed on to them.
+//! Tests of images that come from other nodes, and are passed on to other nodes.
 
 use crate::scene::{TestImages, names, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, ImageOffer, Neighbours};
@@ -136,7 +136,7 @@ fn received_pieces_are_passed_on_before_the_rest_arrives() {
     thread::scope(|scope| {
         let fetching = scope.spawn(|| first.fetch(&id));
         send.send(bytes[..4000].to_vec()).unwrap();
-        // The next piece is read only after this one was written.
+        // The cache reads the next piece only after it has written this piece.
         let mut reader = first.read(&id).expect("it is coming").expect("it is coming");
         assert_eq!(reader.length(), bytes.len() as u64);
         let mut begun = vec![0; 4000];
@@ -169,7 +169,7 @@ fn a_reader_of_a_fetch_is_told_when_it_breaks_off() {
         let mut begun = vec![0; 4000];
         reader.read_exact(&mut begun).expect("they have come");
         drop(send);
-        // The store sends it again from the beginning, into another file than this reader's.
+        // The image is read from the store from its beginning, and written to another file than this reader's.
         reader.read_to_end(&mut begun).expect_err("it broke off");
         fetching.join().unwrap().expect("the store has it");
     });
@@ -192,7 +192,7 @@ fn the_next_neighbour_continues_a_broken_transfer_unnoticed_by_readers() {
             { reader }.read_to_end(&mut read).map(|_| read)
         });
         drop(send);
-        // Bytes that the first neighbour has sent are skipped.
+        // The second neighbour leaves out the bytes that the first neighbour has sent.
         go_on.send(bytes[..4000].to_vec()).unwrap();
         go_on.send(bytes[4000..].to_vec()).unwrap();
         go_on.send(Vec::new()).unwrap();
@@ -209,7 +209,7 @@ fn two_that_send_parts_which_do_not_make_the_image_are_not_believed_and_it_begin
     let mut wrong = bytes.clone();
     wrong[100] ^= 1;
     let length = bytes.len() as u64;
-    // The first neighbour breaks off after a wrong byte; what the second adds is right.
+    // The first neighbour breaks off after a wrong byte; the second adds correct bytes.
     let given = vec![(length, content(&wrong[..5000]).1), content(&bytes), content(&bytes)];
     let cache = cache(&scene, "a", given);
     cache.fetch(&named(&bytes)).expect("from the third");

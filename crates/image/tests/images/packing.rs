@@ -1,4 +1,4 @@
-//! Tests of what packing keeps, changes and refuses.
+//! Tests of packing: what it stores unchanged, what it changes, and what it refuses.
 
 use crate::scene::{TestImages, can_pack, mounted};
 use hotlease_image::{ImageError, ImageStore, Limits, TreeKind, pack};
@@ -177,7 +177,7 @@ fn files_that_no_image_may_hold_are_refused_by_name() {
         };
         refused("device", &device, "a device");
     }
-    // All were refused before a store was made.
+    // All these trees were refused before a store was made.
     assert!(!scene.path("store").exists());
 }
 

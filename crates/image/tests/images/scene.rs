@@ -123,7 +123,8 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Mounts an image; none, with a message, if mounting is impossible here. All other errors fail the test.
+/// Mounts an image. Returns `None`, and prints a message, if mounting is impossible here. All other errors fail the
+/// test.
 pub fn mounted(cache: &Cache, id: &ImageId) -> Option<hotlease_image::MountedImage> {
     match cache.mount(id) {
         Ok(mounted) => Some(mounted),
