@@ -1,7 +1,7 @@
 //! L4: the program `hotlease-lab`: measurements of the platform, and tests of its sandboxes. `hotlease bench` and
-//! `hotlease sandbox` start it with their own command line, so that `hotlease` does not contain it.
+//! `hotlease sandbox` start it with their own command line, so that `hotlease` does not contain this code.
 //!
-//! Output, errors and exit status are those of `hotlease`.
+//! Output, errors and exit status have the same format as those of `hotlease`.
 
 #![forbid(unsafe_code)]
 

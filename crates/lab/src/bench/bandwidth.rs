@@ -36,7 +36,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Bytes moved in one block, which has at least one run.
+/// Bytes that one block moves. A block has at least one run, even if that moves more.
 const BLOCK_BYTES: usize = 64 << 20;
 
 pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Printer) -> anyhow::Result<()> {

@@ -22,18 +22,18 @@ const HOTLEASE: &str = "hotlease";
 /// A platform to measure.
 pub(super) struct BenchPlatform {
     dir: RuntimeDir,
-    /// The private platform; it stops when this is dropped.
+    /// The private platform, if one was started; it stops when the value is dropped.
     own: Option<PrivatePlatform>,
 }
 
 struct PrivatePlatform {
     child: Child,
-    /// Parent of its runtime directory; removed after it has stopped.
+    /// Parent of the platform's runtime directory; removed after the platform has stopped.
     _parent: TempDir,
 }
 
 impl BenchPlatform {
-    /// The running platform, else a private one.
+    /// Finds the running platform, or starts a private one.
     pub(super) fn find_or_start() -> anyhow::Result<Self> {
         let dir = RuntimeDir::resolve()?;
         match Platform::connect(&dir) {
@@ -42,8 +42,8 @@ impl BenchPlatform {
         }
     }
 
-    /// Starts a private platform with this many workers in its warm pool (`None`: the default of `up`), and further
-    /// arguments.
+    /// Starts a private platform with this many workers in its warm pool, or with the default of `up` if `pool` is
+    /// `None`, and with further arguments.
     pub(super) fn private(pool: Option<usize>, further: &[OsString]) -> anyhow::Result<Self> {
         let parent = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let path = parent.path().join("run");
@@ -60,7 +60,7 @@ impl BenchPlatform {
         let mut child = command.spawn().context("cannot start a platform for the benchmark")?;
         let stdout = child.stdout.take();
         let own = PrivatePlatform { child, _parent: parent };
-        // It prints one line when it serves. If it fails, it prints none, and has written the reason to stderr.
+        // The platform prints one line when it serves. If it fails, it prints no line, and writes the reason to stderr.
         let mut ready = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout)
@@ -74,17 +74,17 @@ impl BenchPlatform {
         })
     }
 
-    /// Runtime directory, which holds its sockets.
+    /// Runtime directory, which contains the platform's sockets.
     pub(super) fn runtime_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Whether no other client uses it.
+    /// Whether no other client uses the platform.
     pub(super) fn is_private(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Process of its manager; with `up`, this process is the agent, too.
+    /// Process id of the platform's manager. With `up`, this process is the agent, too.
     pub(super) fn pid(&self) -> anyhow::Result<u32> {
         Ok(Platform::connect(&self.dir)?.info()?.pid)
     }
@@ -107,8 +107,8 @@ impl Drop for PrivatePlatform {
     }
 }
 
-/// The program `hotlease`, which runs platforms and managers: beside this program, or in `bin` if this one is in
-/// `libexec/hotlease`.
+/// The program `hotlease`, which runs platforms and managers. It is in the folder of this program, or in `bin` if this
+/// program is in `libexec/hotlease`.
 pub(super) fn hotlease() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find this program")?;
     let folder = own.parent().unwrap_or(Path::new("/"));

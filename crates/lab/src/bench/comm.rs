@@ -1,7 +1,7 @@
 //! `hotlease bench comm`: duration of each algorithm of each collective between processes of this host, over
 //! TCP.
 //!
-//! All ways to do a collective are measured in turn, sample by sample, because the host's speed changes over
+//! All algorithms of a collective are measured alternately, sample by sample, because the host's speed changes over
 //! time. A sample begins after a barrier and ends when the last rank has finished.
 
 use super::record::round;
@@ -140,7 +140,7 @@ impl MeasureArgs {
     }
 }
 
-/// Processes that end with this one.
+/// Processes that are killed when this value is dropped.
 struct ChildMembers(Vec<Child>);
 
 impl Drop for ChildMembers {
@@ -153,14 +153,14 @@ impl Drop for ChildMembers {
     }
 }
 
-/// Takes part as one of the other ranks.
+/// Takes part as a rank other than 0.
 pub(super) fn take_part(args: &MemberArgs) -> anyhow::Result<()> {
     let mut options = Options::new(NAME, args.ranks, &args.rendezvous, Secret::from_environment()?);
     options.stores = hotlease_stores::openers();
     measure(Communicator::join(&options)?, &args.plan).map(drop)
 }
 
-/// Measures all operations. All members call it together, and all get the result.
+/// Measures all operations. All members call this function together, and all get the result.
 fn measure(all: Communicator, plan: &MeasureArgs) -> anyhow::Result<Vec<Measurement>> {
     let mut measured = Vec::new();
     for &operation in &plan.operations {
@@ -194,7 +194,7 @@ fn measure_one(
     let reduction = collective.operator().map(|sum| sum.of(Datatype::F64)).transpose()?;
     let mut clock = CollectiveClock::new(rank, ranks)?;
     let mut times = vec![Vec::new(); recipes.len()];
-    // The first turn warms caches and connections, and is not counted.
+    // The first turn warms up caches and connections, and is not counted.
     for turn in 0..=samples {
         for (schedule, times) in schedules.iter().zip(&mut times) {
             let reduction = reduction.clone();
@@ -217,7 +217,7 @@ fn measure_one(
     Ok(recipes.into_iter().zip(times).map(of).collect())
 }
 
-/// Times an operation of all ranks, from a barrier until the last one has finished.
+/// Times an operation of all ranks, from a barrier until the last rank has finished.
 struct CollectiveClock {
     barrier: Arc<Schedule>,
     longest: Arc<Schedule>,

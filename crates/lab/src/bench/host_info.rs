@@ -1,15 +1,15 @@
-//! The host that a figure was measured on.
+//! The host on which a figure was measured.
 
 use super::pin::Cores;
 use serde::Serialize;
 use std::fs;
 
-/// The host, as far as it matters to a reader of figures.
+/// Properties of the host that influence the figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct HostInfo {
     cpu: String,
     cores: usize,
-    /// Whether it is a virtual machine, whose cores may move.
+    /// Whether the host is a virtual machine, whose cores may move.
     virtual_machine: bool,
     memory_bytes: u64,
     kernel: String,

@@ -159,7 +159,7 @@ fn targets(size: usize, pair: &Pair) -> Vec<Target> {
     ]
 }
 
-/// Checks that 128 bytes take no longer than the slower one of 64 and 256 bytes.
+/// Checks that 128 bytes take no longer than 64 or 256 bytes, whichever is slower.
 fn neighbours(size: usize, sizes: &[usize], pairs: &[Pair]) -> Option<Target> {
     let median = |size| {
         let index = sizes.iter().position(|other| *other == size)?;
@@ -183,7 +183,7 @@ fn in_place(host: &BenchPlatform, samples: usize) -> anyhow::Result<Vec<Record>>
     let touch = stage.invoker.function("touch")?;
     let largest = IN_PLACE[IN_PLACE.len() - 1];
     let mut buffer = stage.invoker.buffer::<u8>(largest)?;
-    // Writes all pages first: a page fault is not part of an invocation.
+    // Writes all pages first, because page faults are not part of an invocation.
     buffer.fill(7);
     let mut pairs = Pair::several(IN_PLACE.len())?;
     for _ in 0..blocks(samples, BLOCK) {

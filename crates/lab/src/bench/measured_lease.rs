@@ -1,4 +1,4 @@
-//! A lease to measure on, with its baseline: both ends pinned, the baseline's peer in the leased slot.
+//! A lease to measure on, with its baseline. Both ends are pinned, and the baseline's peer runs in the leased slot.
 
 use super::bench_platform::BenchPlatform;
 use super::host_info::HostInfo;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longer than any pause within a benchmark, so that a hot slot stays hot.
 const HOT_BUDGET: Duration = Duration::from_secs(10);
-/// Unmeasured runs at the start of a block: caches and branch predictors still hold the other series.
+/// Unmeasured runs at the start of a block, because caches and branch predictors are still filled by the other series.
 const WARM_UP: usize = 50;
 
 /// A lease to measure on, with its baseline.
@@ -39,8 +39,8 @@ pub(super) fn hot() -> LeaseOptions {
 }
 
 impl MeasuredLease {
-    /// Leases a slot, and pins the calling thread to another core than the first slot's. Payloads of baselines may
-    /// have up to `payload_bytes`.
+    /// Leases a slot, and pins the calling thread to another core than the first slot's. Payloads of baselines can have
+    /// up to `payload_bytes`.
     pub(super) fn start(host: &BenchPlatform, options: LeaseOptions, payload_bytes: usize) -> anyhow::Result<Self> {
         let options = LeaseOptions {
             // The baseline's peer reads the client's memory, so an environment variable must not choose another
@@ -62,7 +62,7 @@ impl MeasuredLease {
         })
     }
 
-    /// Runs `run` against the raw peer in slot 0; the slot serves only the peer meanwhile.
+    /// Calls `run` with a client of the raw peer in slot 0. Meanwhile the slot runs only the peer.
     pub(super) fn with_raw<R>(
         &mut self,
         kind: RoundTripKind,
@@ -99,13 +99,14 @@ pub(super) fn lease_options_on(host: &BenchPlatform, options: LeaseOptions) -> L
     LeaseOptions {
         runtime_dir: Some(host.runtime_dir().to_owned()),
         label: "hotlease bench".into(),
-        // A replaced worker would hide that one was lost.
+        // If lost workers were replaced, their loss would remain hidden.
         replace_lease: false,
         ..options
     }
 }
 
-/// Pins the calling thread to another core than the first slot's. Also returns the worker's process and both cores.
+/// Pins the calling thread to another core than the first slot's. Returns the worker's process id, both cores, and a
+/// guard that undoes the pinning.
 pub(super) fn pin_apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option<AffinityGuard>)> {
     let (pid, slot) = locate_slot(invoker)?;
     let (pinned, client) = slot.and_then(AffinityGuard::away_from).unzip();
@@ -115,7 +116,7 @@ pub(super) fn pin_apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option
     Ok((pid, Cores { client, slot }, pinned))
 }
 
-/// Process of the first slot's worker, and the slot's core.
+/// Returns the process id of the first slot's worker, and the slot's core.
 pub(super) fn locate_slot(invoker: &Invoker) -> anyhow::Result<(u32, Option<usize>)> {
     let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
     let [pid, core] = place.as_chunks::<8>().0 else {
@@ -138,7 +139,7 @@ pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + 1) as u8).collect()
 }
 
-/// Number of blocks of `block` samples that hold at least `samples`; at least one.
+/// Number of blocks of `block` samples that contain at least `samples` samples together; at least one block.
 pub(super) fn blocks(samples: usize, block: usize) -> usize {
     samples.div_ceil(block).max(1)
 }

@@ -1,9 +1,9 @@
-//! `hotlease bench`: how fast the platform is on this host, next to baselines of the same run.
+//! `hotlease bench`: speed of the platform on this host, compared with baselines of the same run.
 //!
-//! On shared hosts the virtual cores move: two cores are near each other at one time and far at another. Every
-//! figure is therefore measured next to a baseline. Blocks of some hundred samples of both alternate within
-//! milliseconds, on the same two cores and in the same kind of memory: the peer of the baseline runs inside the
-//! leased slot itself (see the crate `hotlease-bench-baseline`). The result is the ratio, and the difference of
+//! On shared hosts the virtual cores move: two cores are near each other at one time and far at another. Every figure
+//! is therefore measured together with a baseline. Blocks of some hundred samples of figure and baseline alternate
+//! within milliseconds, on the same two cores and in the same kind of memory, because the peer of the baseline runs
+//! inside the leased slot (see the crate `hotlease-bench-baseline`). The results are the ratio and the difference of
 //! each pair of blocks; absolute figures depend mostly on the current state of the host.
 //!
 //! One file per benchmark:

@@ -30,7 +30,7 @@ const TIMES: [Duration; 3] = [
     Duration::from_micros(100),
     Duration::from_millis(1),
 ];
-/// Largest payload from which the model is learned; it still fits in the ring.
+/// Largest payload from which the model is derived. It fits into the ring.
 const LARGEST: usize = 8000;
 const RUNS: usize = 201;
 const PLANS: usize = 11;
@@ -198,8 +198,8 @@ fn shared(
     Ok(record)
 }
 
-/// Carries out a plan; returns the time until all tasks were done, and the client's wait after its own tasks. Tasks
-/// for which the slot has no credit at first are sent between the client's own tasks.
+/// Carries out a plan. Returns the time until all tasks were done, and the client's wait after its own tasks. If there
+/// are fewer credits than tasks for the slot, the remaining tasks are sent between the client's own tasks.
 fn carry_out_plan(
     work: &Function,
     plan: &WorkPlan,

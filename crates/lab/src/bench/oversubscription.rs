@@ -1,8 +1,8 @@
 //! `hotlease bench oversubscription`: cost and throughput of shared cores.
 //!
-//! Answers three questions, each next to its baseline in the same run: how much the claim of a shared core adds to
-//! a warm call; how soon a slot answers that its core is taken; and how eight warm slots on two cores perform, next
-//! to two slots with a core each.
+//! Answers three questions, each compared with its baseline in the same run. How much time does the claim of a shared
+//! core add to a warm call? How soon does a slot answer that its core is taken? How do eight warm slots on two cores
+//! perform, compared with two slots with a core each?
 
 use super::bench_platform::BenchPlatform;
 use super::host_info::HostInfo;
@@ -31,9 +31,9 @@ pub(super) struct OversubscriptionArgs {
 
 const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// Bytes that each call reads under full load: some 50 us.
+/// Bytes that each call reads under full load; a call takes about 50 us.
 const LOAD_BYTES: usize = 512 << 10;
-/// Bytes read by the call that keeps a core: some 10 ms.
+/// Bytes that the call which occupies a core reads; it takes about 10 ms.
 const LONG_BYTES: usize = 64 << 20;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 
@@ -63,7 +63,7 @@ fn options(host: &BenchPlatform, workers: u16, sharing: Sharing) -> LeaseOptions
     }
 }
 
-/// A warm call on an exclusive core, next to a call that claims its core, and to a call that is refused.
+/// Compares a warm call on an exclusive core with a call that claims its core, and with a call that is refused.
 fn claims(host: &BenchPlatform, samples: usize, machine: &HostInfo) -> anyhow::Result<Vec<Record>> {
     let clock = Clock::calibrate();
     let own = lease(host, 1, Sharing::Exclusive)?;
@@ -74,7 +74,7 @@ fn claims(host: &BenchPlatform, samples: usize, machine: &HostInfo) -> anyhow::R
     let mut sink = INPUT;
     let (own_core, shared_core) = (core_of(&own, 0)?, core_of(&shared, 0)?);
     for _ in 0..samples.div_ceil(BLOCK) {
-        // The client's core differs from the slot's in both cases, because the cost of a wake-up depends on it.
+        // In both cases the client's core is not the slot's core, because the cost of a wake-up depends on that.
         let pinned = AffinityGuard::away_from(own_core);
         let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
         drop(pinned);
@@ -118,7 +118,7 @@ fn core_of(invoker: &Invoker, slot: usize) -> anyhow::Result<usize> {
     Ok(u64::from_le_bytes(*core) as usize)
 }
 
-/// Times calls of a slot whose core another slot keeps. Calls that find the core free in between do not count.
+/// Times calls of a slot whose core another slot occupies. Calls that find the core free do not count.
 fn refused(
     clock: &Clock,
     (plain, own_core): (&hotlease_client::Function, usize),
@@ -180,7 +180,8 @@ fn refused(
     Ok(pair)
 }
 
-/// Calls per second of eight slots that share two cores, next to two slots with a core each. The leases alternate.
+/// Compares the calls per second of eight slots that share two cores with those of two slots with a core each. The two
+/// kinds of lease alternate.
 fn throughput(host: &BenchPlatform, rounds: u32, machine: &HostInfo) -> anyhow::Result<Record> {
     let mut rates = [0.0; 2];
     for _ in 0..rounds {
@@ -198,7 +199,7 @@ fn throughput(host: &BenchPlatform, rounds: u32, machine: &HostInfo) -> anyhow::
     Ok(record)
 }
 
-/// Calls per second while a thread for each slot calls without a pause.
+/// Calls per second while one thread for each slot calls it without pauses.
 fn load(invoker: &Invoker) -> anyhow::Result<f64> {
     let input = invoker.buffer::<u8>(LOAD_BYTES)?;
     let (calls, begun) = (AtomicU64::new(0), Instant::now());

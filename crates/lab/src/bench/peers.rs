@@ -1,7 +1,7 @@
 //! `hotlease bench peers`: an echo through the usual means of communication.
 //!
-//! The server of each peer is another process of this program, pinned to the slot's core. The slot is asleep when
-//! the server is called, so each has the core to itself in turn.
+//! The server of each peer is another process of this program, pinned to the slot's core. The slot sleeps while the
+//! server is called, so slot and server use the core alternately.
 
 use super::bench_platform::BenchPlatform;
 use super::fabric;
@@ -51,7 +51,7 @@ pub(super) struct ServerArgs {
 }
 
 const BLOCK: usize = 100;
-/// Time that the slot polls after an invocation; afterwards the server has the core.
+/// Time for which the slot polls after an invocation. Afterwards the server can use the core.
 const HOT_BUDGET: Duration = Duration::from_millis(1);
 const UNTIL_ASLEEP: Duration = Duration::from_millis(3);
 
@@ -82,7 +82,7 @@ struct ServerProcess(Child);
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It ends by itself when its client closes the connection, unless it hangs.
+        // The server ends by itself when its client closes the connection. The kill is for a server that hangs.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -178,7 +178,7 @@ fn show(output: &mut Printer, transport: &str, records: &[Record]) -> anyhow::Re
     })
 }
 
-/// Hot invocations next to the raw cache line or copy.
+/// Measures hot invocations, compared with raw round trips of a cache line or a copy.
 fn raw_pair(stage: &mut MeasuredLease, size: usize, samples: usize) -> anyhow::Result<Pair> {
     let input = pattern(size);
     let raw = match size {
@@ -196,7 +196,7 @@ fn raw_pair(stage: &mut MeasuredLease, size: usize, samples: usize) -> anyhow::R
     Ok(pair)
 }
 
-/// The hot invocations that peers are compared with.
+/// The hot invocations with which peers are compared.
 struct HotBaseline<'a> {
     transport: &'a str,
     clock: &'a Clock,

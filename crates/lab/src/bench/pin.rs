@@ -3,21 +3,21 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Cores of both ends; `None`: unknown, or not pinned.
+/// Cores of both ends; `None` if the core is unknown or the thread is not pinned.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cores {
     pub(super) client: Option<usize>,
     pub(super) slot: Option<usize>,
 }
 
-/// Former affinity of the calling thread, restored on drop.
+/// Previous affinity of the calling thread, which is restored on drop.
 pub(super) struct AffinityGuard {
     before: CpuSet,
 }
 
 impl AffinityGuard {
-    /// Pins the calling thread to a core that it may use and that is not `slot`. Returns `None`, and changes
-    /// nothing, if there is no such core.
+    /// Pins the calling thread to an allowed core other than `slot`. Returns `None`, and changes nothing, if there is
+    /// no such core.
     pub(super) fn away_from(slot: usize) -> Option<(Self, usize)> {
         let before = sched_getaffinity(Pid::from_raw(0)).ok()?;
         let core = (0..CpuSet::count()).find(|core| *core != slot && before.is_set(*core) == Ok(true))?;

@@ -17,7 +17,7 @@ pub(super) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) baseline: Option<Baseline>,
     pub(super) measured: Figures,
-    /// Measured figure divided by the baseline's: of the medians, or of the rates.
+    /// Median or rate of the measurement, divided by that of the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_p50: Option<f64>,
     /// Median of the differences of neighbouring blocks.
@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) machine: HostInfo,
 }
 
-/// Figures that the measured ones are compared with.
+/// Figures with which the measured figures are compared.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Baseline {
     pub(super) name: String,
@@ -146,7 +146,7 @@ impl Record {
         record.samples = pair.measured.len();
         record.compare(baseline, figures);
         record.difference_p50 = Some(round(pair.difference()));
-        // The ratio is that of neighbouring blocks: the host's speed may have changed by the next blocks.
+        // Uses the ratio of neighbouring blocks, because the host's speed may change between pairs of blocks.
         record.ratio_p50 = Some(round(pair.ratio()));
         record
     }

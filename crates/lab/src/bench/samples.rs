@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use hotlease_fabric::clock::{TickClock, measure_tick_hz, median, ticks};
 use std::time::Duration;
 
-/// Clock that counts nanoseconds by the processor's ticks; a reading is cheap.
+/// Clock that derives nanoseconds from the processor's ticks. Reading it is cheap.
 #[derive(Clone, Copy)]
 pub(super) struct Clock(TickClock);
 
@@ -15,7 +15,7 @@ impl Clock {
         Self(TickClock::new(measure_tick_hz(Duration::from_millis(50))))
     }
 
-    /// Times `count` runs of `run`, after `warm_up` ones that are not counted.
+    /// Times `count` calls of `run`, after `warm_up` calls that are not timed.
     pub(super) fn block<E>(
         &self,
         warm_up: usize,
@@ -34,7 +34,7 @@ impl Clock {
         Ok(Block(times.into_iter().map(|ticks| self.0.ns(ticks)).collect()))
     }
 
-    /// Times echoes of `input` like [`Clock::block`]; fails if the last one differs from it.
+    /// Times echoes of `input` like [`Clock::block`]. Fails if the last output differs from `input`.
     pub(super) fn echo_block<E>(
         &self,
         warm_up: usize,
@@ -56,8 +56,8 @@ impl Clock {
 pub(super) struct Block(pub(super) Vec<u64>);
 
 impl Block {
-    /// Mean of the middle half: a median with a finer resolution than the host's clock, whose steps can be ten
-    /// nanoseconds.
+    /// Mean of the middle half of the samples. Its resolution is finer than that of the median, whose steps are those
+    /// of the host's clock, which can be ten nanoseconds.
     fn middle(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -67,7 +67,7 @@ impl Block {
     }
 }
 
-/// Longest duration that is recorded: ten minutes. Longer ones count as this.
+/// Longest duration that is recorded: ten minutes. Longer durations are recorded as ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// All samples of one series.
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn differences_are_taken_block_by_block() {
         let mut pair = Pair::new().unwrap();
-        // The host gets slower from block to block; the difference stays the same.
+        // The host gets slower from block to block, but the difference stays the same.
         for base in [200, 400, 600] {
             pair.add(&Block(vec![base; 5]), &Block(vec![base + 20; 5]));
         }

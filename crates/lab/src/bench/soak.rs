@@ -22,7 +22,7 @@ const INPUT: [u8; 8] = [3; 8];
 const ROUND: usize = 3000;
 const IN_FLIGHT: usize = 32;
 const BUFFER_BYTES: usize = 64 << 10;
-/// Memory that a process may have gained at the end: allocators and kernels round.
+/// Largest allowed growth of a process's memory. It is not 0, because allocators and kernels round.
 const GROWTH_BYTES_MAX: f64 = 1e6;
 
 pub(super) fn carry_out(args: &SoakArgs, output: &mut Printer) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Printer) -> anyhow::Result
             .collect::<anyhow::Result<Vec<_>>>()
     };
     let mut done = 0;
-    // Two rounds: the first one fills pools and caches, which then keep their size.
+    // Two rounds: the first fills pools and caches, which then keep their size.
     for _ in 0..2 {
         done += round(&stage, &echo, &touch)?;
     }
@@ -57,7 +57,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Printer) -> anyhow::Result
             let params = params! { "process": name, "invocations": done };
             let mut record = Record::new("soak", params, unit, Figures::Change { before, after }, &stage.machine);
             record.samples = done;
-            // If others use the platform too, its changes may be theirs.
+            // If other clients use the platform, too, they may be the cause of its changes.
             if *name != "platform" || host.is_private() {
                 let what = format!("{name}: {unit} more at the end");
                 record
@@ -81,7 +81,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Printer) -> anyhow::Result
     output.flush()
 }
 
-/// Runs some thousand invocations of every kind; returns their number.
+/// Runs some thousand invocations of every kind. Returns the number of invocations.
 fn round(stage: &MeasuredLease, echo: &Function, touch: &Function) -> anyhow::Result<u64> {
     let mut output = [0; 8];
     for _ in 0..ROUND {

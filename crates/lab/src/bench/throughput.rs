@@ -22,7 +22,8 @@ pub(super) struct ThroughputArgs {
 }
 
 const INPUT: [u8; 8] = [7; 8];
-/// Invocations of a block: so few that a busy host does not give the core to another process before they are done.
+/// Number of invocations of a block. It is so small that even a busy host mostly completes a block before it gives the
+/// core to another process.
 const BLOCK: usize = 2_000;
 const RAW_BLOCK: usize = 2_000;
 const TARGET_IN_FLIGHT: u32 = 64;
@@ -45,7 +46,7 @@ impl Rate {
         Ok(())
     }
 
-    /// The median, which ignores blocks in which another process had the core.
+    /// Returns the median, which ignores blocks in which another process had the core.
     fn figures(&self) -> Figures {
         Figures::Rate {
             per_second: median(&self.per_second),
@@ -60,7 +61,7 @@ pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Printer) -> anyhow::
     for in_flight in &args.in_flight {
         records.push(measure(&host, 1, *in_flight, samples)?);
     }
-    // One core less than there are, so that the client has a core of its own.
+    // One slot less than there are cores, so that the client has its own core.
     let slots = std::thread::available_parallelism().map_or(1, usize::from) - 1;
     if slots > 1 {
         records.push(measure(&host, slots, TARGET_IN_FLIGHT, samples)?);
@@ -135,7 +136,8 @@ fn run(pipelines: &mut [Pipeline], in_flight: usize, count: usize) -> anyhow::Re
     Ok(())
 }
 
-/// Number of pipelines that get an invocation in each turn: all, and in the last turn as many as `count` leaves.
+/// Number of pipelines that get an invocation in each turn: all, except that the last turn has only the remaining
+/// invocations.
 fn turns(count: usize, pipelines: usize) -> impl Iterator<Item = usize> {
     (0..count)
         .step_by(pipelines)

@@ -1,7 +1,7 @@
 //! Warm invocations: the slot sleeps when the request arrives, and must be woken.
 //!
-//! Measured next to a bare futex round trip with a sleeping peer, by idle time before the request: a virtual core
-//! that has been idle for long must itself be woken by the host, which its user cannot avoid.
+//! They are compared with a bare futex round trip with a sleeping peer, for several idle times before the request.
+//! After a long idle time, the host must wake the virtual core itself, which hotlease cannot avoid.
 
 use super::bench_platform::BenchPlatform;
 use super::measured_lease::{MeasuredLease, blocks, spin_for};
@@ -31,7 +31,7 @@ const GAPS: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(10),
 ];
-/// With shorter gaps, the peer of a spinning client's baseline is not asleep yet.
+/// With a shorter gap, the baseline's peer is not asleep yet if the client spins.
 const ASLEEP_AFTER: Duration = Duration::from_micros(20);
 const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -125,7 +125,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
         1.3,
     )];
     let tail = |samples: &super::samples::Samples| samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64;
-    // Promised only if the baseline itself keeps the limit on this host.
+    // The limit is promised only if the baseline itself is within the limit on this host.
     if tail(&pair.baseline) <= 3.0 {
         targets.push(Target::at_most(
             what("p99 as a multiple of the median"),
@@ -136,7 +136,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
     targets
 }
 
-/// A block of single runs, each after an idle time in which the client sleeps or spins.
+/// Times a block of single runs, each after an idle time in which the client sleeps or spins.
 pub(super) fn after_gaps<E>(
     clock: &Clock,
     gap: Duration,

@@ -1,8 +1,8 @@
-//! `hotlease bench yields`: batch jobs that take a node from leases, as `hotlease-node` tells the agent of them, and
-//! the first call of a new lease afterwards.
+//! `hotlease bench yields`: batch jobs that take a node from leases, and the first call of a new lease afterwards. The
+//! agent gets the requests that `hotlease-node` would send.
 //!
-//! The requests go to the agent's node socket directly. The time that a batch system adds before and after them is not
-//! measured: it depends on the batch system.
+//! The requests go to the agent's node socket directly. The time that a batch system needs before and after these
+//! requests is not measured, because it depends on the batch system.
 
 use super::bench_platform::BenchPlatform;
 use super::host_info::HostInfo;
@@ -41,7 +41,8 @@ pub(super) struct YieldArgs {
 const RUNNING: Duration = Duration::from_secs(600);
 /// Time for which the first call after a job waits for a lease.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Limits: 99 of 100 yields with all cores busy, and of an idle node; a caller is told; the first call afterwards.
+/// Limits of times, milliseconds: of 99 of 100 yields of a node whose cores are all busy; of an idle node; until a
+/// caller is told; of the first call afterwards.
 const BUSY_MS_MAX: f64 = 100.0;
 const IDLE_MS_MAX: f64 = 5.0;
 const TOLD_MS_MAX: f64 = 250.0;
@@ -51,7 +52,7 @@ const FIRST_CALL_MS_MAX: f64 = 1000.0;
 struct Series {
     what: &'static str,
     samples: Samples,
-    /// Fraction of the samples that have to be within the limit, and the limit.
+    /// Fraction of the samples that must be within the limit, and the limit.
     limit: (f64, f64),
 }
 
@@ -79,7 +80,7 @@ impl Series {
     }
 }
 
-/// The node, with the number of the last job.
+/// The node, and the number of the last job.
 struct Node {
     host: BenchPlatform,
     cores: Option<u16>,
@@ -95,7 +96,7 @@ impl Node {
         Ok(answer)
     }
 
-    /// A job takes the node; returns how long that took.
+    /// Lets a job take the node. Returns the time until the job had the node.
     fn begin_job(&mut self) -> anyhow::Result<Duration> {
         self.job += 1;
         let job = BatchJob {
@@ -179,7 +180,7 @@ pub(super) fn carry_out(args: &YieldArgs, output: &mut Printer) -> anyhow::Resul
     output.flush()
 }
 
-/// A job takes the node while a function runs on each leased core.
+/// Lets a job take the node while a function runs on each leased core.
 fn interrupt(node: &mut Node, lease: &Invoker, busy: &mut Series, told: &mut Series) -> anyhow::Result<()> {
     let spin = lease.function("spin")?;
     let input = u64::try_from(RUNNING.as_millis())?.to_le_bytes();
@@ -187,7 +188,7 @@ fn interrupt(node: &mut Node, lease: &Invoker, busy: &mut Series, told: &mut Ser
     for slot in 0..lease.slots() {
         calls.push(spin.clone().on_slot(slot)?.submit(&input)?);
     }
-    // All calls have begun by then: this is checked below.
+    // After this pause all calls have begun, which is checked below.
     thread::sleep(Duration::from_millis(20));
     let begin = Instant::now();
     let (took, ends) = thread::scope(|scope| {

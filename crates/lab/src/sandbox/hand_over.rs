@@ -47,7 +47,7 @@ struct HandOverSummary {
     seconds: f64,
 }
 
-/// Longest time of one tenant, which is far more than it needs.
+/// Time limit of one tenant, far longer than a tenant needs.
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Largest number of findings that are printed in words.
 const TOLD_MAX: usize = 10;
@@ -58,7 +58,7 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Printer) -> anyhow::Re
         .build()
         .context("cannot start")?;
     let handed = runtime.block_on(async {
-        // When `run` is dropped before its end, it kills the processes that it has started.
+        // If `run` is dropped before its end, it kills the processes that it has started.
         tokio::select! {
             done = run(args) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
@@ -136,7 +136,7 @@ async fn run(args: &HandOverArgs) -> anyhow::Result<HandOverSummary> {
     })
 }
 
-/// Runs one tenant; returns its findings.
+/// Runs one tenant. Returns its findings.
 async fn run_tenant(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Result<Vec<String>> {
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     ours.shutdown(Shutdown::Write)?;

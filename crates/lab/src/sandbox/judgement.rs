@@ -1,4 +1,4 @@
-//! Verdicts about attempts: from their own output, and first of all from evidence outside the sandbox.
+//! Verdicts about attempts. Evidence outside the sandbox decides first, then the attempt's own output.
 
 use hotlease_escape::{Attempt, AttemptOutcome, Evidence};
 use hotlease_sandbox::ProcessEnd;
@@ -13,7 +13,7 @@ pub(super) enum AttemptVerdict {
     Contained,
     /// The attempt got out.
     Escaped,
-    /// The node lacks what the attempt needs, or also stops it outside of sandboxes.
+    /// The node lacks something that the attempt needs, or stops the attempt even outside of sandboxes.
     Untried,
     /// The attempt ended before it tried anything, which proves nothing.
     Failed,
@@ -31,9 +31,9 @@ pub(super) struct Judgement {
 pub(super) struct AttemptFacts<'a> {
     /// Effects that were noticed outside the sandbox.
     pub(super) noticed: Vec<String>,
-    /// End of its process.
+    /// End of the attempt's process.
     pub(super) end: ProcessEnd,
-    /// Whether it was killed at its deadline.
+    /// Whether the attempt was killed at its deadline.
     pub(super) overdue: bool,
     /// The last part of its output.
     pub(super) output: &'a str,
@@ -112,7 +112,7 @@ mod tests {
             verdict("kill-group", &hurt, ProcessEnd::Signalled(31), false, ""),
             AttemptVerdict::Escaped
         );
-        // Its own claim of an escape is not evidence.
+        // The attempt's own claim of an escape is not evidence.
         assert_eq!(
             verdict("kill-group", &[], exit, false, "escaped: sent\n"),
             AttemptVerdict::Contained
@@ -121,7 +121,7 @@ mod tests {
             verdict("file-read", &[], exit, false, "escaped: no secret\n"),
             AttemptVerdict::Contained
         );
-        // Its own claim counts where the only possible evidence is the kernel's answer to the attempt.
+        // The attempt's own claim counts if the only possible evidence is the kernel's answer to the attempt.
         assert_eq!(
             verdict("no-filter", &[], exit, false, "escaped: open\n"),
             AttemptVerdict::Escaped

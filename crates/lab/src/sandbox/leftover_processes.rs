@@ -5,9 +5,9 @@ use nix::unistd::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Time in which processes that were killed with their sandbox are gone, also on a busy node.
+/// Time within which processes that were killed with their sandbox are gone, even on a busy node.
 const GRACE: Duration = Duration::from_millis(500);
-/// Longest time of killing the remaining processes, which may fork while they are killed one by one.
+/// Time limit for killing the remaining processes, which may fork while they are killed one by one.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -25,7 +25,7 @@ fn processes_of(token: &str) -> Vec<Pid> {
         .collect()
 }
 
-/// Number of processes that have outlived their sandbox. Kills them.
+/// Kills the processes that have outlived their sandbox. Returns the number of processes.
 pub(super) async fn kill_outlived(token: &str) -> usize {
     let begin = Instant::now();
     let mut left = processes_of(token);
@@ -36,7 +36,7 @@ pub(super) async fn kill_outlived(token: &str) -> usize {
     let outlived = left.len();
     while !left.is_empty() && begin.elapsed() < PATIENCE {
         for pid in left {
-            // ESRCH: it ended meanwhile.
+            // Fails with ESRCH if the process has ended meanwhile.
             let _ = kill(pid, Signal::SIGKILL);
         }
         tokio::time::sleep(PAUSE).await;

@@ -1,9 +1,9 @@
 //! Attempts in virtual machines. Starting a machine costs more than most attempts, so many attempts share one.
 //!
-//! If several attempts share a machine, it is unknown which of them caused an effect outside. Therefore no result
-//! of such a machine counts if any effect was noticed outside, and an attempt without an end in it has no result:
-//! in both cases the attempts are repeated, each in a machine of its own. Floods, and attempts that go on or leave
-//! something behind, get machines of their own from the start.
+//! If several attempts share a machine, it is unknown which of them caused an effect outside. So if any effect was
+//! noticed outside, no result of this machine counts. An attempt that did not end in the machine has no result. In both
+//! cases the attempts are repeated, each in its own machine. Floods, and attempts that do not end by themselves or
+//! leave something behind, get their own machines from the start.
 
 use super::judgement::{AttemptFacts, Judgement, judge};
 use super::trial::{AttemptExit, DEADLINE, DEATH, TestSetup, can_close, control_socket};
@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 
 /// Longest time until a machine's first attempt begins. An emulated machine on a busy node is slow.
 pub(super) const BOOT: Duration = Duration::from_secs(150);
-/// Time between looks at the output. Only its end is kept, which is more than attempts print in this time.
+/// Interval at which the output is read. Only the last part of the output is kept, which is more than attempts print in
+/// this time.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Whether this attempt can share a machine with others.
+/// Whether this attempt can share a machine with other attempts.
 fn can_share(attempt: &Attempt) -> bool {
     let leaves = |name: &str| name.starts_with("outlive-") || name.starts_with("leave-");
     !attempt.flood && !attempt.endless && !leaves(attempt.name) && exclusion_reason(attempt).is_none()
 }
 
-/// Reason why this attempt proves nothing about a machine, if there is one.
+/// Reason why this attempt proves nothing about a machine. Returns `None` if it can prove something.
 pub(super) fn exclusion_reason(attempt: &Attempt) -> Option<&'static str> {
     let counts_processors = ["processors", "flood-cpu"].contains(&attempt.name);
     counts_processors.then_some(
@@ -70,7 +71,7 @@ fn end_of(status: i32) -> ProcessEnd {
     }
 }
 
-/// Output of several attempts, assembled from the parts of it that are kept at different times.
+/// Output of several attempts, assembled from the parts of the output that were kept at different times.
 #[derive(Default)]
 struct OutputAssembly {
     /// Attempts that have ended, with their output.
@@ -80,7 +81,7 @@ struct OutputAssembly {
 }
 
 impl OutputAssembly {
-    /// Reads the present output; returns whether there was anything new.
+    /// Reads the present output. Returns whether an attempt has begun or ended since the last call.
     fn add_output(&mut self, output: &str) -> bool {
         let before = (self.told.len(), self.begun.clone());
         let mut section: Option<(&str, Vec<&str>)> = None;
@@ -107,7 +108,7 @@ impl OutputAssembly {
 }
 
 impl TestSetup {
-    /// Makes these attempts, many in one machine; attempts that are missing from the result must be repeated.
+    /// Makes these attempts, many in one machine. Attempts that are missing from the result must be repeated.
     pub(super) async fn make_several(
         &mut self,
         attempts: &[&'static Attempt],
@@ -131,7 +132,7 @@ impl TestSetup {
                 };
                 judged.insert(attempt.name, judge(attempt, &facts));
             }
-            // Goes on after the attempt with which the machine ended.
+            // Continues with the attempts that follow the last one in this machine.
             let is_last = |attempt: &&Attempt| Some(attempt.name) == heard.begun.as_deref();
             match left.iter().position(is_last) {
                 Some(last) => left = &left[last + 1..],
@@ -141,7 +142,8 @@ impl TestSetup {
         Ok(judged)
     }
 
-    /// Runs one machine for as many of these attempts as it survives; `None` if anything was noticed outside.
+    /// Makes these attempts in one machine until all are done or the machine ends. Returns `None` if anything was
+    /// noticed outside.
     async fn run_in_machine(&mut self, attempts: &[&'static Attempt]) -> anyhow::Result<Option<OutputAssembly>> {
         let (mut neighbour, around) = self.surround(Kind::MicroVm)?;
         let (ours, theirs) = control_socket()?;
@@ -179,7 +181,7 @@ mod tests {
         let mut heard = OutputAssembly::default();
         assert!(heard.add_output("begun one\ncontained: EPERM\nended 0\nbegun two\nsome"));
         assert!(!heard.add_output("contained: EPERM\nended 0\nbegun two\nsome"));
-        // The beginning is lost, and the middle of the third attempt.
+        // The beginning of the output and the middle of the third attempt's output are lost.
         assert!(heard.add_output("two\nsomething\nended -9\nbegun three\nescaped: all\nended 1\nbegun fo"));
         assert!(heard.add_output("hing\nbegun four\nuntried: no\nended 2\nbegun five\n"));
         let told = |name: &str| heard.told.get(name).map(|told| (told.end, told.output.as_str()));

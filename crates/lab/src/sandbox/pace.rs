@@ -1,10 +1,11 @@
-//! Slow-down of a neighbour by floods in a sandbox: its pace during a flood, relative to its pace before and after.
+//! Slow-down of a neighbour by floods in a sandbox: the neighbour's pace during a flood, relative to its pace before
+//! and after.
 //!
 //! Nodes have slow moments of their own, so no conclusion is drawn from one figure. For each flood, the neighbour
-//! measures itself before, during and after. This gives one number: its 99th percentile during the flood over the
-//! mean of those before and after, so that a longer slow-down of the node affects both sides. The result is the
-//! median of several such numbers, which moves only if more than half of them do. A flood above the limit is
-//! repeated more often before that is believed.
+//! measures itself before, during and after. This gives one number: the 99th percentile during the flood, divided by
+//! the mean of the 99th percentiles before and after. A longer slow-down of the node affects both sides of the
+//! quotient. The result is the median of these numbers from several rounds. If it is above the limit, more rounds
+//! follow before the flood is reported.
 
 use hotlease_escape::LoopTimes;
 use hotlease_fabric::clock::median;
@@ -24,10 +25,10 @@ pub(super) struct FloodPulses {
 }
 
 impl FloodPulses {
-    /// Quotient of the neighbour's 99th percentile during the flood and without it.
+    /// Quotient of the neighbour's 99th percentiles during the flood and without the flood.
     fn times_p99(&self) -> f64 {
         let alone = (self.before.p99_ns as f64 + self.after.p99_ns as f64) / 2.0;
-        // Avoids a division by zero, if the clock stood still.
+        // Avoids a division by zero if the clock did not advance.
         self.flood.p99_ns as f64 / alone.max(1.0)
     }
 }
@@ -37,7 +38,7 @@ impl FloodPulses {
 pub(super) struct Pace {
     /// Number of rounds.
     rounds: usize,
-    /// Number of measurements in the first round, and their percentiles, nanoseconds.
+    /// Number of measurements during the flood in the first round, and their percentiles, nanoseconds.
     count: usize,
     p50_ns: u64,
     p99_ns: u64,
@@ -62,7 +63,7 @@ impl Pace {
         self.times_p99 = median(&self.all);
     }
 
-    /// Whether more rounds are needed to decide between both sides of the limit.
+    /// Whether more rounds are needed to decide whether the pace is above the limit.
     pub(super) fn is_open(&self, limit: f64) -> bool {
         match self.rounds {
             ..ROUNDS => true,
@@ -116,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Adds rounds until the pace is decided; returns the number of rounds, and whether the flood is above 1.5.
+    /// Adds rounds until the result is decided. Returns the number of rounds, and whether the result is above 1.5.
     fn judged(rounds: impl IntoIterator<Item = FloodPulses>) -> (usize, bool) {
         let mut pace = Pace::default();
         let mut rounds = rounds.into_iter();
@@ -142,7 +143,7 @@ mod tests {
         // Slow during the flood in two of five rounds.
         let some = [100, 900, 100, 900, 100].map(|flood| beside(100, flood, 100));
         assert_eq!(judged(some), (ROUNDS, false));
-        // Slow during the flood in three of the first five rounds, and not after.
+        // Slow during the flood in three of the first five rounds, and in no later round.
         let first = [900, 900, 900, 100, 100].map(|flood| beside(100, flood, 100));
         let rounds = first.into_iter().chain(std::iter::repeat(beside(100, 100, 100)));
         let (rounds, over) = judged(rounds);

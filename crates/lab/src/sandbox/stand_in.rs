@@ -27,12 +27,13 @@ pub(super) struct StandIn {
     folder: TempDir,
     signals: Arc<AtomicUsize>,
     descriptors: usize,
-    // Not closed on exec: a started program inherits them if its sandbox does not close descriptors.
+    // Not closed on exec, so a started program inherits these files if its sandbox does not close descriptors.
     _leaked: [File; 2],
 }
 
 impl StandIn {
-    /// Must be called in a runtime, and before the start of any process that could inherit from this one.
+    /// Must be called in a tokio runtime, and before any other process starts that could inherit descriptors from this
+    /// process.
     pub(super) fn new(secret: Arc<String>) -> anyhow::Result<Self> {
         allow_tracing();
         let folder = tempfile::Builder::new()
@@ -43,7 +44,7 @@ impl StandIn {
         let told = Arc::clone(&secret);
         tokio::spawn(async move {
             while let Ok((stranger, _)) = socket.accept().await {
-                // Small enough for the buffer of any socket.
+                // The text is small enough for the buffer of any socket.
                 let _ = stranger.try_write(told.as_bytes());
             }
         });
@@ -78,7 +79,8 @@ impl StandIn {
         self.folder.path().join("image")
     }
 
-    /// Environment variables that tell attempts where this process has its secrets; names without their prefix.
+    /// Environment variables that tell attempts where the secrets of this process are. The names are without their
+    /// prefix.
     pub(super) fn secret_places(&self) -> Vec<(String, String)> {
         let shown = |path: &Path| path.display().to_string();
         let mut given = vec![

@@ -109,7 +109,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result
         .build()
         .context("cannot start")?;
     let (rows, totals) = runtime.block_on(async {
-        // When `run` is dropped before its end, it kills the processes that it has started.
+        // If `run` is dropped before its end, it kills the processes that it has started.
         tokio::select! {
             done = run(args) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
@@ -195,7 +195,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
-    // This comes before the launcher starts anything: other processes may inherit the descriptors that are open here.
+    // This is done before the launcher starts any process, because processes may inherit the descriptors that are open
+    // here.
     let agent = StandIn::new(Arc::clone(&secret))?;
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?
@@ -281,8 +282,8 @@ fn slowing(rows: &[AttemptRow], limit: Option<f64>) -> Vec<&'static str> {
     rows.iter().filter(is_over).map(|row| row.attempt).collect()
 }
 
-/// Repeats a flood until it is decided whether it slows the neighbour down by more than the limit; `trial` becomes
-/// the last repetition.
+/// Repeats a flood until it is decided whether the flood slows the neighbour down by more than the limit. Sets `trial`
+/// to the last repetition.
 async fn measure_pace(
     ground: &mut TestSetup,
     attempt: &Attempt,
@@ -318,7 +319,7 @@ async fn try_out(ground: &mut TestSetup, attempt: &Attempt, kind: Kind) -> anyho
     }
 }
 
-/// Makes the attempts that can share virtual machines, in as few machines as possible; returns their judgements.
+/// Makes the attempts that can share virtual machines, in as few machines as possible. Returns their judgements.
 async fn try_in_machines(
     ground: &mut TestSetup,
     is_chosen: impl Fn(&Attempt) -> bool,
@@ -337,8 +338,9 @@ async fn try_in_machines(
     Ok(known)
 }
 
-/// Result of an attempt outside of sandboxes, if the attempt has needs and must get out there. If it does not get out
-/// there, it counts as untried: what the node itself stops proves nothing about the sandbox.
+/// Makes an attempt outside of sandboxes if it has needs and must succeed there. Returns `None` for other attempts. If
+/// the attempt does not succeed outside, it counts as untried: an attempt that the node itself stops proves nothing
+/// about the sandbox.
 async fn try_outside(ground: &mut TestSetup, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
     let could = match attempt.teeth {
         MustSucceed::Always => true,
@@ -357,7 +359,7 @@ async fn try_outside(ground: &mut TestSetup, attempt: &Attempt) -> anyhow::Resul
     Ok(Some(Trial::without_flood(Judgement { verdict, reason })))
 }
 
-/// Program that makes the attempts: next to this one, or at its place of installation.
+/// Finds the program that makes the attempts: in the folder of this program, or where it is installed.
 pub(super) fn find() -> anyhow::Result<PathBuf> {
     let ours = std::env::current_exe().context("cannot find the program that runs")?;
     let folder = ours.parent().context("the program that runs is in no folder")?;

@@ -1,4 +1,4 @@
-//! Trial of one attempt to escape: makes the attempt in a sandbox, next to a fresh neighbour, and collects its effects.
+//! Trial of one attempt to escape: makes the attempt in a sandbox, beside a new neighbour, and collects its effects.
 
 use super::judgement::{AttemptFacts, Judgement, judge};
 use super::leftover_processes::kill_outlived;
@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Limits of the tested sandbox: small, so that floods soon reach them.
+/// Limits of the tested sandbox. They are small, so that floods soon reach them.
 const MEMORY_BYTES: u64 = 128 << 20;
 const TMP_BYTES: u64 = 16 << 20;
 const PROCESSES: u32 = 128;
@@ -36,17 +36,17 @@ const LOG_BYTES: u64 = 64 << 20;
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
 /// Duration of a flood, and of a measurement of the neighbour's pace.
 pub(super) const FLOOD: Duration = Duration::from_millis(100);
-/// Time that an attempt waits for a connection from outside.
+/// Time for which an attempt waits for a connection from outside.
 const LISTEN: Duration = Duration::from_millis(150);
 /// Generations of processes that try to outlive their sandbox.
 const GENERATIONS: usize = 30;
-/// Time for delayed effects of an attempt to be noticed.
+/// Time after which delayed effects of an attempt are collected.
 const AFTERMATH: Duration = Duration::from_millis(250);
 
-/// Longest time that it takes to read and close a control socket whose descriptors are closed at once.
+/// Longest time for reading and closing a control socket if closing the received descriptors does not block.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Longest time of an attempt; an endless one has less.
+/// Longest time of an attempt. An endless attempt is given less time.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 const ENDLESS: Duration = Duration::from_millis(200);
 /// Longest time until a killed process is gone.
@@ -72,9 +72,9 @@ pub(super) struct TestSetup {
     pub(super) program: PathBuf,
     /// Whether attempts are made in forks of a zygote.
     pub(super) zygote: bool,
-    /// Access that the sandboxes have beyond themselves.
+    /// Access of the sandboxes to resources outside of them.
     pub(super) reach: WorkerReach,
-    /// Stands for the agent, which attempts try to harm.
+    /// Stand-in for the agent, which attempts try to harm.
     pub(super) agent: StandIn,
     /// Text that no attempt may read.
     pub(super) secret: Arc<String>,
@@ -96,7 +96,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Removes the residue of a neighbour, even of a killed one.
+    /// Removes the residue of a neighbour, even if the neighbour was killed.
     pub(super) fn clear(&self, neighbour: Neighbour) {
         drop(neighbour);
         Residue::of_neighbour(&self.neighbours_token)
@@ -128,13 +128,14 @@ impl Trial {
 }
 
 /// Makes a text that is part of the name of everything that an attempt or a neighbour makes. It begins with this
-/// process's id, by which left-overs can be found.
+/// process's id, so that left-overs can be found.
 pub(super) fn token() -> String {
     format!("{:08x}{:016x}", std::process::id(), rand::random::<u64>())
 }
 
 impl TestSetup {
-    /// Starts a neighbour, on processors other than those of the attempts if there are others; also returns its token.
+    /// Starts a neighbour, if possible on other processors than those of the attempts. Returns the neighbour and its
+    /// token.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
         let mut processors = processors()?;
@@ -177,12 +178,12 @@ impl TestSetup {
         match kind {
             // The attempt begins by itself, as soon as its machine has booted.
             Kind::MicroVm => machines::until_begun(&process).await,
-            // The attempt waits for this message, so that everything is in place when it begins.
+            // The attempt waits for this message, so that everything is prepared when it begins.
             _ => drop(send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?),
         }
         let is_flood = attempt.flood;
         let beside = spawn_blocking(move || {
-            // If the flood ends the neighbour, that is noticed below.
+            // If the flood ends the neighbour, the checks below notice it.
             let pulse = is_flood.then(|| neighbour.pulse(FLOOD).ok()).flatten();
             (neighbour, pulse)
         });
@@ -233,8 +234,8 @@ impl TestSetup {
         })
     }
 
-    /// Collects the effects outside of a sandbox that has ended, whose program has printed `output`; each in words.
-    /// `waits`: if there are none, waits for delayed effects and collects again.
+    /// Collects the effects outside of a sandbox that has ended, each described in words. `output`: what its program
+    /// has printed. `waits`: whether to wait for delayed effects and collect again if there are no effects at first.
     pub(super) async fn collect_evidence(
         &self,
         around: &Surroundings,
@@ -263,7 +264,7 @@ impl TestSetup {
         noticed
     }
 
-    /// Collects the effects of an attempt on processes outside so far; kills processes that outlived it.
+    /// Collects the effects so far of an attempt on processes outside. Kills processes that have outlived the attempt.
     async fn collect_effects(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
         let mut noticed = Vec::new();
         match kill_outlived(token).await {
@@ -285,11 +286,11 @@ impl TestSetup {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
-        // Import path of a Python program in the home folder: it begins with that folder.
+        // The import path of a Python program in the home folder begins with the home folder.
         let path: Vec<PathBuf> = std::env::home_dir().into_iter().collect();
         let imports = ImportFolders::find(None, &path, &HomeFolders::of_host());
         mounts.extend(imports.shown.into_iter().map(Mount::read_only));
-        // The fork of a zygote is tested in this kind only.
+        // Forks of a zygote are tested only in this kind.
         let zygote = self.zygote && kind == Kind::Namespace;
         let variable =
             |(name, value): &(String, String)| (OsString::from(format!("{PREFIX}{name}")), OsString::from(value));
@@ -325,7 +326,7 @@ impl TestSetup {
         Ok(process)
     }
 
-    /// Memory limit that attempts learn; the site sets that of a virtual machine.
+    /// Memory limit that attempts are told. For virtual machines, the site sets it.
     fn memory_bytes(&self, kind: Kind) -> u64 {
         match kind {
             Kind::MicroVm => self.machine_bytes,
@@ -339,19 +340,20 @@ impl TestSetup {
         let failed = |source| SandboxError::Start { what: "a pipe", source };
         let (input, _) = std::io::pipe().map_err(failed)?;
         let zygote = self.launcher.start_zygote(Kind::Namespace, program, input.into())?;
-        // The fork survives the end of the zygote, which follows.
+        // The zygote ends at the end of this function, and the fork survives it.
         self.launcher.fork(&zygote, control)
     }
 }
 
-/// Processors that this process may use.
+/// Processors that this process is allowed to use.
 pub(super) fn processors() -> anyhow::Result<Vec<usize>> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let is_ours = |cpu: &usize| all.is_set(*cpu).unwrap_or(false);
     Ok((0..CpuSet::count()).filter(is_ours).collect())
 }
 
-/// Runs `what` with this thread on these processors. Processes that it starts inherit them.
+/// Runs `what` while this thread is restricted to these processors. Processes that `what` starts inherit the
+/// restriction.
 fn run_on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let mut few = CpuSet::new();
@@ -382,15 +384,16 @@ fn grants(port: u16, memory_bytes: u64) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Waits for the end of an attempt, and kills it at its time limit. Returns its end (`None`: it survived that), and
-/// whether it was killed.
+/// Waits for the end of an attempt, and kills it at its time limit. Returns the end of the attempt (`None` if it
+/// survived the kill), and whether it was killed.
 async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, bool) {
     let deadline = match attempt.endless {
         true => ENDLESS,
         false => DEADLINE,
     };
     if let Ok(exit) = tokio::time::timeout(deadline, process.exited()).await {
-        // Lets the runtime handle a signal that the attempt may have sent to this process: it does so when it waits.
+        // The attempt may have sent a signal to this process. This pause lets the runtime handle it, which it does
+        // while it waits.
         tokio::time::sleep(Duration::from_millis(1)).await;
         return (Some(exit), false);
     }
@@ -405,22 +408,22 @@ pub(super) fn control_socket() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, close)?)
 }
 
-/// Reads messages from the control socket without room for descriptors, and closes it; returns whether this takes at
-/// most [`CLOSE_MAX`]. An agent does this on a thread, too, but the kernel refuses descriptors on its socket. Here they
-/// arrive, so that attempts have an effect.
+/// Reads messages from the control socket without space for descriptors, and closes the socket. Returns whether this
+/// takes at most [`CLOSE_MAX`]. An agent also does this on a thread, but on the agent's socket the kernel refuses
+/// descriptors. Here descriptors arrive, so that attempts have an effect.
 pub(super) async fn can_close(control: OwnedFd) -> bool {
     let (closed, close) = oneshot::channel();
     std::thread::spawn(move || {
         let mut message = [0; 64];
         while let Ok(1..) = recv(control.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {}
         drop(control);
-        // Fails if it is not waited for any more.
+        // Fails if the receiver no longer waits.
         let _ = closed.send(());
     });
     tokio::time::timeout(CLOSE_MAX, close).await.is_ok()
 }
 
-/// Connects to a port repeatedly until it is dropped.
+/// Connects to a port repeatedly until the value is dropped.
 struct RepeatedConnector {
     port: u16,
     task: JoinHandle<()>,
@@ -428,13 +431,13 @@ struct RepeatedConnector {
 
 impl RepeatedConnector {
     fn begin() -> anyhow::Result<Self> {
-        // This port was free a moment ago, and no other program was told of it.
+        // This port was free a moment ago, and no other program knows its number.
         let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
         let task = tokio::spawn(async move {
             loop {
-                // Refused, as long as nothing listens there.
+                // The connection is refused as long as no process listens on the port.
                 let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

@@ -1,5 +1,5 @@
-//! Calls inside each kind of sandbox next to calls of a worker without one: both use the same memory and should
-//! take the same time.
+//! Calls inside each kind of sandbox, compared with calls of a worker without a sandbox: both use the same memory and
+//! should take the same time.
 
 use super::super::host_info::HostInfo;
 use super::super::measured_lease::{hot, pin_apart};
@@ -12,12 +12,12 @@ use hotlease_sandbox::Kind;
 use hotlease_terminal::functions::functions;
 use serde_json::json;
 
-/// Calls of a block, and unmeasured calls before it.
+/// Number of calls of a block, and of unmeasured calls before it.
 const CALLS: usize = 2000;
 const WARM_UP: usize = 500;
-/// By how much a call in a sandbox may take longer than one outside, as promised, nanoseconds.
+/// Promised maximum of the time by which a call in a sandbox takes longer than a call outside, nanoseconds.
 const LIMIT_NS: f64 = 20.0;
-/// Figure of rFaaS's paper for Docker.
+/// Time by which calls in Docker take longer, from the paper about rFaaS, nanoseconds.
 const DOCKER_NS: f64 = 50.0;
 
 pub(super) fn rows(leases: &StartPlatforms, kinds: &[Kind], rounds: u32) -> anyhow::Result<Vec<Record>> {
@@ -51,7 +51,7 @@ pub(super) fn rows(leases: &StartPlatforms, kinds: &[Kind], rounds: u32) -> anyh
     Ok(records)
 }
 
-/// Calls on a new lease: the agent gives it the same core each time.
+/// Measures calls on a new lease. The agent assigns the same core to each of these leases.
 fn block(leases: &StartPlatforms, kind: Kind, clock: &Clock) -> anyhow::Result<(Block, Cores)> {
     let options = leases.options(leases.bare(), kind);
     let options = LeaseOptions {

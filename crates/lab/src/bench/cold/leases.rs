@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Largest number of leases until one finds a prepared worker from the previous lease, with pauses that double: 5 s in
-/// all.
+/// Largest number of leases until a lease finds a worker that the previous lease left prepared. Pauses between them
+/// double, and take 5 s in all.
 const TRIES: u32 = 8;
 /// Largest number of tries, each with a new program and two leases at the same time, until the worker of the second
 /// lease is a fork.
@@ -41,7 +41,7 @@ pub(super) const STEPS: [&str; 8] = [
     "first_call",
 ];
 
-/// Workers that are ready when the lease is requested.
+/// Kind of worker that is ready when the lease is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartKind {
     /// No worker.
@@ -50,18 +50,18 @@ pub(super) enum StartKind {
     Warm,
     /// A worker that was forked from a zygote, with its imports done.
     Zygote,
-    /// A worker that had to be forked first, from a zygote with its imports done: another lease had taken the waiting
-    /// worker.
+    /// A worker that must first be forked from a zygote with its imports done, because another lease has taken the
+    /// waiting worker.
     Fork,
 }
 
 /// Time within which a waiting worker begins to load the library for fabrics.
 const BEFORE_LOADING: Duration = Duration::from_millis(100);
-/// Longest wait for the platforms to settle; a longer one where machines boot.
+/// Longest waits for the platforms to settle: in general, and if virtual machines boot.
 const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Two platforms: one that keeps no spare workers, and one that does.
+/// Two platforms: the first keeps no spare workers, the second does.
 pub(super) struct StartPlatforms {
     bare: BenchPlatform,
     keeping: BenchPlatform,
@@ -74,7 +74,7 @@ pub(super) struct StartPlatforms {
 /// Transport of leases that are called through shared memory.
 pub(super) const SHM: &str = "shm";
 
-/// No worker was waiting; holds the agent's reason.
+/// Error: no worker was waiting. Contains the agent's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NoWarmWorker(String);
@@ -124,7 +124,7 @@ impl StartPlatforms {
         Ok(())
     }
 
-    /// Whether the platforms make this kind of sandbox; the inner error says why not.
+    /// Checks whether the platforms can make this kind of sandbox. The inner error says why they cannot.
     pub(super) fn available(&self, kind: Kind) -> anyhow::Result<Result<(), String>> {
         match Invoker::allocate(&functions()?, self.options(&self.bare, kind)) {
             Ok(invoker) => {
@@ -172,8 +172,8 @@ impl StartPlatforms {
             let mut sample = self.start_once(&self.keeping, kind, program, python.clone())?;
             let expected = if start == StartKind::Zygote { FROM_ZYGOTE } else { "" };
             if sample.why == expected {
-                // The text says why the worker was a zygote's; `Sample::why` holds only reasons for a missing
-                // worker.
+                // Here the text says that the worker came from a zygote, but `Sample::why` is only for reasons why no
+                // worker was waiting.
                 sample.why.clear();
                 return Ok(sample);
             }
@@ -183,7 +183,7 @@ impl StartPlatforms {
         bail!(NoWarmWorker(why))
     }
 
-    /// Waits until what the previous lease left behind is probably ready.
+    /// Waits until the worker or zygote that the previous lease left behind is probably ready.
     fn wait_until_prepared(&self, kind: Kind, attempt: u32) -> anyhow::Result<()> {
         self.settle_within(match kind {
             Kind::MicroVm => BOOTED_WITHIN,
@@ -193,8 +193,9 @@ impl StartPlatforms {
         Ok(())
     }
 
-    /// Measures the start of a lease while another lease of the same program is held. The program never had two leases
-    /// at a time before. Tries again because other work on a busy host may come between.
+    /// Measures the start of a lease while another lease of the same program is held. The program has never had two
+    /// leases at the same time before, so only one worker waits. Repeats the attempt if it fails, because other work on
+    /// a busy host may disturb it.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
         for _ in 0..FORK_TRIES {
@@ -206,7 +207,7 @@ impl StartPlatforms {
         bail!(NoWarmWorker(why))
     }
 
-    /// One try; the inner error says how the second worker started instead.
+    /// Makes one attempt. The inner error says how the second worker started instead.
     fn fork_once(&self, kind: Kind, program: &Program) -> anyhow::Result<Result<Sample, NoWarmWorker>> {
         let python = program.interpreter().context("a native function has no zygote")?;
         let python = with_imports(self.unique_interpreter(python), program);
@@ -271,7 +272,7 @@ impl StartPlatforms {
         })
     }
 
-    /// The given interpreter with a new environment, for which no spare worker can exist.
+    /// Returns the interpreter with a new environment, for which no spare worker can exist.
     fn unique_interpreter(&self, python: Python) -> Python {
         let number = self.number.get();
         self.number.set(number + 1);
@@ -281,13 +282,13 @@ impl StartPlatforms {
     }
 }
 
-/// The given interpreter, whose workers do a program's imports before they serve.
+/// Returns the interpreter with a setting that makes its workers do a program's imports before they serve.
 fn with_imports(mut python: Python, program: &Program) -> Python {
     python.environment.insert(IMPORTS.into(), program.imports.clone());
     python
 }
 
-/// Process of a lease's only worker.
+/// Process id of a lease's only worker.
 fn worker(host: &BenchPlatform, lease: &str) -> anyhow::Result<u32> {
     let mut platform = Platform::connect(&RuntimeDir::at(host.runtime_dir())?)?;
     let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;

@@ -2,11 +2,10 @@
 //! other ways to start the same program.
 //!
 //! * [`program`] — the started programs: a function in C, Python, Python with packages.
-//! * [`leases`] — start by a lease, with nothing prepared or with a waiting worker.
-//! * [`runtimes`] — start as a plain process, in bubblewrap, in container runtimes, and in a plain Linux under
-//!   QEMU.
+//! * [`leases`] — start by a lease, with or without a waiting worker.
+//! * [`runtimes`] — start as a plain process, in bubblewrap, in container runtimes, and in a plain Linux in QEMU.
 //! * [`series`] — samples of one combination of program and start, and their record.
-//! * [`hot`] — calls inside each kind of sandbox next to calls outside.
+//! * [`hot`] — calls inside each kind of sandbox, compared with calls outside.
 //! * [`node`] — state of the node: its caches, whether its processes are at rest.
 
 mod hot;
@@ -137,7 +136,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Printer) -> anyhow::Result
     show(output, &records, &skipped)
 }
 
-/// Starts a program in each way, in turn, the same number of times each.
+/// Starts a program in all ways, alternately, the same number of times in each way.
 fn measure(
     rounds: u32,
     program: &Program,
@@ -169,7 +168,7 @@ fn measure(
             leases.settle()?;
             before()?;
             let baseline = outsiders.plain(program)?;
-            // A plain process leaves nothing behind that has to settle.
+            // After a plain process nothing has to settle.
             before()?;
             let sample = match way {
                 Starter::Outsider(number) => outsiders.start(*number, program).map(Sample::of_time),

@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const DROP: &str = "/proc/sys/vm/drop_caches";
-/// Time without processor use after which a process counts as at rest. The kernel counts in steps of 10 ms.
+/// Time without use of a processor after which a process counts as at rest. The kernel counts processor time in steps
+/// of 10 ms.
 const AT_REST: Duration = Duration::from_millis(30);
 
-/// Whether the caches can be dropped; the error says why not.
+/// Checks that the caches can be dropped. The error says why they cannot.
 pub(super) fn check_cache_drop(rounds: u32) -> Result<(), String> {
     if rounds == 0 {
         return Err("by --dropped 0".into());
@@ -29,7 +30,7 @@ pub(super) fn drop_caches() -> anyhow::Result<()> {
 }
 
 /// Waits until no descendant of these processes uses a processor, that is, until everything for the next lease is
-/// prepared. Waits at most `limit`: work that takes longer is not part of a start.
+/// prepared. Waits at most `limit`, because work that takes longer is not part of a start.
 pub(super) fn wait_until_settled(roots: &[u32], limit: Duration) {
     let begin = Instant::now();
     let mut before = used(roots);
@@ -78,7 +79,7 @@ fn parent_and_time(stat: &str) -> Option<(u32, u64)> {
     Some((fields.get(1)?.parse().ok()?, time))
 }
 
-/// Memory that a process shares with no other; `None` if unknown.
+/// Memory that a process shares with no other process, bytes; `None` if unknown.
 pub(super) fn private_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     private(&rollup)

@@ -1,5 +1,4 @@
-//! A plain Linux that is booted for one program: the distribution's kernel, QEMU's ordinary machine type, and
-//! nothing else.
+//! A plain Linux that is booted for one program, with the distribution's kernel and QEMU's default machine type.
 
 use anyhow::{Context, ensure};
 use hotlease_sandbox::Machine;
@@ -15,12 +14,12 @@ pub(super) struct PlainLinux {
     qemu: PathBuf,
     kernel: PathBuf,
     emulated: bool,
-    /// Archive of the program and the libraries that it is linked with.
+    /// Archive with the program and the libraries that it is linked with.
     files: NamedTempFile,
 }
 
 impl PlainLinux {
-    /// Takes the kernel of these machines, and one program, which is linked with libraries in the system's folders.
+    /// Prepares a Linux with the kernel of these machines and one program, whose libraries are in the system's folders.
     pub(super) fn new(machine: &Machine, program: &Path) -> anyhow::Result<Self> {
         let parts = machine.find_parts().map_err(anyhow::Error::msg)?;
         Ok(Self {
@@ -31,7 +30,8 @@ impl PlainLinux {
         })
     }
 
-    /// Command that boots it. The program's output is this command's; the machine ends with the program.
+    /// Returns the command that boots this Linux. The command prints the program's output; the machine ends with the
+    /// program.
     pub(super) fn command(&self, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.qemu);
         let (acceleration, processor) = match self.emulated {

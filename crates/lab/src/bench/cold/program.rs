@@ -13,14 +13,14 @@ use std::process::{Command, Output};
 
 /// Packages that the programs of the rows "with packages" import.
 const PACKAGES: [&str; 3] = ["numpy", "scipy", "pandas"];
-/// Folders of the system; others that a program needs are listed in `folders`.
+/// Folders of the system. [`Program::folders`] lists the other folders that a program needs.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
 /// A program to start, as a process and as a function.
 pub(super) struct Program {
     /// Name in rows.
     pub name: String,
-    /// Command line of the program, which prints when it has a result.
+    /// Command line of the program, which prints something when it has a result.
     pub command: Vec<String>,
     /// Environment that the program needs.
     pub environment: BTreeMap<String, String>,
@@ -65,7 +65,8 @@ print(json.dumps({
 ";
 
 impl Program {
-    /// A function in C, bare Python, and Python with the packages that exist; and a list of the missing ones.
+    /// Returns a function in C, bare Python, and Python with the installed packages; and a list of missing programs and
+    /// packages.
     pub(super) fn all(python: &Path, wanted: &[ProgramKind]) -> anyhow::Result<(Vec<Self>, Vec<SkippedRow>)> {
         let mut all = Vec::new();
         let native = || -> anyhow::Result<Self> {
@@ -142,7 +143,7 @@ impl Program {
         }
     }
 
-    /// Interpreter of the workers, if it is a Python program.
+    /// Interpreter of the workers, if the program is a Python program.
     pub(super) fn interpreter(&self) -> Option<Python> {
         match &self.call {
             Call::Native => None,

@@ -1,8 +1,8 @@
 //! Start of a program without hotlease: as a plain process, in bubblewrap, in installed container runtimes, and in
 //! a virtual machine.
 //!
-//! All of them show the program the system's folders and the folders that it needs, read-only, and give it no
-//! network. The measured time ends at the first byte that the program prints.
+//! Except as a plain process, the program sees only the system's folders and the folders that it needs, read-only, and
+//! has no network. The measured time ends at the first byte that the program prints.
 
 use super::plain_linux::PlainLinux;
 use super::program::{Program, last_word};
@@ -24,7 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Folders that programs expect; empty unless a host folder is shown in them.
+/// Folders that programs expect. They are empty unless a folder of the host is shown in them.
 const EMPTY: [&str; 10] = ["proc", "sys", "dev", "tmp", "home", "etc", "root", "var", "run", "mnt"];
 /// Links into `/usr` on most systems, folders on others.
 const SYSTEM: [&str; 5] = ["bin", "sbin", "lib", "lib32", "lib64"];
@@ -50,8 +50,8 @@ impl Tool {
         Self::Qemu,
     ];
 
-    /// Whether it can start the program. QEMU boots from an archive, which would be too large with an interpreter's
-    /// many files.
+    /// Whether the tool can start the program. QEMU boots from an archive, which would be too large with the many files
+    /// of an interpreter.
     fn starts(self, program: &Program) -> bool {
         self != Self::Qemu || program.interpreter().is_none()
     }
@@ -79,18 +79,18 @@ impl Tool {
 /// Other ways to start the programs.
 pub(super) struct Runtimes {
     tools: Vec<Tool>,
-    /// Root directory with the folders into which the host's are bound.
+    /// Root directory with the folders at which the host's folders are mounted.
     root: TempDir,
     /// Folders of the host, shown at the same path.
     shown: BTreeSet<PathBuf>,
-    /// Gives each container another name.
+    /// Makes the name of each container unique.
     number: Cell<u64>,
     linux: Option<PlainLinux>,
 }
 
 impl Runtimes {
-    /// Finds the tools that can start all these programs, and says why the others cannot. A Linux is booted only if
-    /// `machines` are given, with their kernel.
+    /// Finds the tools that can start all these programs, and returns the reasons why the other tools cannot. A Linux
+    /// is booted only if `machines` is given, with the kernel of these machines.
     pub(super) fn find(programs: &[Program], machines: Option<&Machine>) -> anyhow::Result<(Self, Vec<SkippedRow>)> {
         let root = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let mut shown: BTreeSet<PathBuf> = programs.iter().flat_map(|program| program.folders.clone()).collect();
@@ -150,7 +150,7 @@ impl Runtimes {
         self.tools[number].name()
     }
 
-    /// Starts a plain process: by posix_spawn, as the standard library does it.
+    /// Starts a plain process by posix_spawn, which the standard library uses.
     pub(super) fn plain(&self, program: &Program) -> anyhow::Result<Duration> {
         let mut command = Command::new(&program.command[0]);
         command.args(&program.command[1..]);
@@ -180,7 +180,8 @@ impl Runtimes {
                 let root = self.root.path().as_os_str();
                 command.args([OsString::from("--ro-bind"), root.to_owned(), "/".into()]);
                 command.args(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]);
-                // These come after the mounts above, which would hide folders shown below them.
+                // These mounts follow the mounts above, which would otherwise hide folders that are shown below /dev,
+                // /proc or /tmp.
                 for folder in &self.shown {
                     command.arg("--ro-bind").arg(folder).arg(folder);
                 }
@@ -265,7 +266,7 @@ fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duratio
     let name = command.get_program().to_string_lossy().into_owned();
     command
         .envs(&program.environment)
-        // Charliecloud needs it, and not every environment has it.
+        // Charliecloud needs this variable, which is not set in every environment.
         .env("USER", std::env::var("USER").unwrap_or_else(|_| "root".into()))
         .current_dir("/")
         .stdin(Stdio::null())
@@ -289,14 +290,14 @@ fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duratio
     Ok(took)
 }
 
-/// Runs with one hierarchy of control groups: container runtimes refuse nodes that have both, so the second one is
-/// unmounted for them.
+/// Calls `run` with only one hierarchy of control groups. Container runtimes refuse nodes with both hierarchies, so the
+/// second hierarchy is unmounted for them.
 fn in_one_hierarchy<T: Send>(run: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
     if !Path::new(UNIFIED).is_dir() || !nix::unistd::geteuid().is_root() {
         return run();
     }
     let apart = || {
-        // Affects this thread alone and the processes that it starts.
+        // Affects only this thread and the processes that it starts.
         unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>).context("cannot make mounts private")?;

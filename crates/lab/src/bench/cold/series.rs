@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Figures of rFaaS's paper for a bare process and for Docker, milliseconds.
+/// Times of starts in the paper about rFaaS, for a bare process and for Docker, milliseconds.
 const RFAAS_PROCESS_MS: f64 = 25.0;
 const RFAAS_DOCKER_MS: f64 = 2700.0;
 
@@ -25,8 +25,8 @@ const LIMITS: [(&str, Kind, StartKind, f64); 8] = [
     ("C", Kind::MicroVm, StartKind::First, 300.0),
     ("Python with", Kind::MicroVm, StartKind::Fork, 50.0),
 ];
-/// Promised maximum of starts whose functions are called over a fabric, once client and waiting workers have loaded
-/// its library.
+/// Promised maximum of starts whose functions are called over a fabric, once client and waiting workers have loaded the
+/// fabric's library.
 const FABRIC_LIMITS: [(&str, Kind, StartKind, f64); 2] = [
     ("C", Kind::Process, StartKind::Warm, 10.0),
     ("C", Kind::Process, StartKind::First, 60.0),
@@ -46,7 +46,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Sample of which only the time is known.
+    /// Makes a sample with a time and nothing else.
     pub(super) fn of_time(total: Duration) -> Self {
         Self {
             total,
@@ -57,7 +57,7 @@ impl Sample {
     }
 }
 
-/// A row that was left out, and why.
+/// A row that was left out, with the reason.
 #[derive(Serialize)]
 pub(super) struct SkippedRow {
     bench: &'static str,
@@ -137,7 +137,7 @@ impl Series {
         self.samples.push(sample);
     }
 
-    /// Records that a start could not be measured; ends the series if it has no sample yet.
+    /// Records that a start could not be measured. Ends the series if it has no sample yet.
     pub(super) fn fail(&mut self, error: anyhow::Error) {
         let why = format!("{error:#}");
         if self.samples.is_empty() {
@@ -147,7 +147,7 @@ impl Series {
         }
     }
 
-    /// The record, or the reason why there is none.
+    /// Returns the record of the series, or the reason why there is none.
     pub(super) fn record(mut self, machine: &HostInfo) -> Result<Record, SkippedRow> {
         if let Some(why) = self.failed {
             return Err(SkippedRow {
@@ -171,7 +171,7 @@ impl Series {
                 .iter()
                 .map(|(name, took)| ((*name).to_owned(), json!(took.as_secs_f64() * 1e6)))
                 .collect();
-            // The steps are those of one start, so that they add up to its total.
+            // All steps come from the same start, so that they add up to its total.
             record.details.insert("phases_us".into(), json!(phases));
             record
                 .details

@@ -1,4 +1,4 @@
-//! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
+//! A simulated agent: it has the book of leases and the membership of a real agent, but starts no workers.
 
 use hotlease_lease::LeaseRequest;
 use hotlease_lease::agent::{
@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
 
-/// Largest number of final totals that wait for the manager's acknowledgement; more than an agent's leases of a second.
+/// Largest number of final totals that wait for the manager's acknowledgement. An agent ends fewer leases in a second.
 const OUTSTANDING_MAX: usize = 4096;
 const MEMORY_BYTES: u64 = 1 << 40;
-/// Time to live of leases that ask for none.
+/// Time to live of a lease whose request names none.
 const TTL_DEFAULT: Duration = Duration::from_secs(5);
 
 /// A simulated agent.
@@ -62,7 +62,7 @@ impl SimulatedAgent {
         self.0.began.elapsed()
     }
 
-    /// The instant of a time of this agent's clock.
+    /// Converts a time of this agent's clock into an instant.
     pub(super) fn instant(&self, at: Duration) -> Instant {
         self.0.began + at
     }
@@ -141,7 +141,7 @@ impl SimulatedAgent {
         }
     }
 
-    /// One step of the book. Workers are up, and gone, at once.
+    /// Makes one step of the book of leases. Workers count as started, and as gone, at once.
     fn step(&self, tables: &mut Tables, event: BookEvent) -> Result<(), Rejection> {
         let now = self.now();
         let step = tables.book.step(event, now);

@@ -1,5 +1,4 @@
-//! All simulated agents, in processes of their own: the limit of descriptors of one process is below the need of
-//! 10,000 agents.
+//! All simulated agents, in several processes, because 10,000 agents need more descriptors than one process can have.
 
 use super::simulated_agents::ProcessAgents;
 use super::site::{AGENTS_PER_IDENTITY, BenchSite};
@@ -12,9 +11,9 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Each agent takes three descriptors, and a usual hard limit is 20,000.
+/// Each agent needs three descriptors, and a common hard limit is 20,000.
 const AGENTS_PER_PROCESS: u32 = 5 * AGENTS_PER_IDENTITY;
-/// Cores of an agent beyond those of the held leases, for leases that come and go.
+/// Number of cores of an agent beyond the cores of the held leases, for leases that are granted and released.
 const SPARE_CORES: u32 = 16;
 
 /// Arguments of one process of simulated agents.
@@ -34,7 +33,8 @@ pub(in crate::bench) struct SimulatedAgentsArgs {
     pub(super) cores: u32,
 }
 
-/// Answer of a process: a line of JSON for each input line, and one when all agents are registered.
+/// Answer of a process, a line of JSON. A process prints one when all agents are registered, and one for each line of
+/// input.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct FleetCounts {
     /// Reports that the manager has accepted so far.
@@ -69,7 +69,7 @@ pub(in crate::bench) fn run_simulated_agents(args: &SimulatedAgentsArgs) -> anyh
 pub(super) struct Fleet(Vec<AgentsProcess>);
 
 impl Fleet {
-    /// Starts the agents; returns when every one is registered.
+    /// Starts the agents. Returns when all of them are registered.
     pub(super) fn start(site: &BenchSite, agents: u32, leases: u32) -> anyhow::Result<Self> {
         let cores = leases.div_ceil(agents) + SPARE_CORES;
         let firsts = (0..agents).step_by(AGENTS_PER_PROCESS as usize);

@@ -1,4 +1,4 @@
-//! Clients that lease cores, and the time that it takes.
+//! Clients that lease cores, and measurements of the time that a grant takes.
 
 use super::site::BenchSite;
 use crate::bench::samples::{Block, Pair};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// Grants in one block, and empty requests in the block next to it.
+/// Number of grants in one block, and of empty requests in the neighbouring block.
 const BLOCK: usize = 10;
 /// Time to live of the leases. No client renews them, so they last until the end of the benchmark.
 const TTL_MS: u64 = 3_600_000;
@@ -22,7 +22,7 @@ pub(super) struct LeaseClients {
 }
 
 impl LeaseClients {
-    /// Makes the clients, each with a connection of its own.
+    /// Makes the clients, each with its own connection.
     pub(super) fn new(site: &BenchSite, clients: u32) -> anyhow::Result<Self> {
         Ok(Self {
             clients: (0..clients).map(|_| site.client()).collect(),
@@ -57,7 +57,7 @@ impl LeaseClients {
         Ok(pair)
     }
 
-    /// All clients lease and release for this time; returns the number of leases, and leases per second.
+    /// Lets all clients lease and release for this time. Returns the number of leases, and leases per second.
     pub(super) async fn cycles(&self, time: Duration) -> anyhow::Result<(u64, f64)> {
         let begun = Instant::now();
         let mut clients = JoinSet::new();
@@ -79,7 +79,7 @@ impl LeaseClients {
         Ok((cycles, cycles as f64 / begun.elapsed().as_secs_f64()))
     }
 
-    /// All clients lease until this number of leases is held.
+    /// Lets all clients lease until they hold this number of leases.
     pub(super) async fn hold(&self, leases: u32) -> anyhow::Result<()> {
         let left = Arc::new(AtomicU32::new(leases));
         let mut clients = JoinSet::new();

@@ -1,5 +1,5 @@
-//! `hotlease bench control`: the control plane alone. A manager in a process of its own, with its ledger on disk,
-//! and simulated agents over real TLS connections: the state machines of an agent, without workers.
+//! `hotlease bench control`: the control plane alone. A manager runs in its own process, with its ledger on disk.
+//! Simulated agents, which have an agent's state machines but no workers, connect to it over real TLS connections.
 
 mod agent;
 mod fleet;

@@ -1,4 +1,4 @@
-//! Simulated agents of one process: each with a port of its own, and a connection of its own to the manager.
+//! Simulated agents of one process. Each has its own port, and its own connection to the manager.
 
 use super::agent::SimulatedAgent;
 use super::fleet::SimulatedAgentsArgs;
@@ -34,7 +34,7 @@ pub(super) struct ProcessAgents {
 }
 
 impl ProcessAgents {
-    /// Starts the agents; returns when every one is registered.
+    /// Starts the agents. Returns when all of them are registered.
     pub(super) async fn start(args: &SimulatedAgentsArgs) -> anyhow::Result<Self> {
         // Each agent has a listener, an incoming connection and an outgoing one.
         raise_descriptors(u64::from(args.agents) * 3)?;
@@ -104,7 +104,7 @@ async fn serve(listener: TlsListener, agent: SimulatedAgent) {
     }
 }
 
-/// Membership of one agent at the manager, as `hotlease agent` keeps it.
+/// Membership of one agent at the manager, maintained like that of `hotlease agent`.
 struct MembershipTask {
     agent: SimulatedAgent,
     manager: ManagerClient<Channel>,
@@ -119,7 +119,7 @@ impl MembershipTask {
         while let Some(due) = machine.next_step() {
             sleep_until(Instant::from_std(self.agent.instant(due))).await;
             let mut event = Some(MembershipEvent::Tick);
-            // One request is under way at a time, and its response is the next event.
+            // Only one request is under way at a time. Its response is the next event.
             while let Some(happened) = event.take() {
                 for action in machine.step(happened, self.agent.now()) {
                     if let Some(answer) = self.carry_out(action).await {

@@ -1,4 +1,4 @@
-//! A private site: an authority, identities, and a manager in a process of its own.
+//! A private site: an authority, identities, and a manager in its own process.
 
 use crate::bench::bench_platform::hotlease;
 use crate::bench::process::ProcessUsage;
@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 
 /// Agents that share a certificate; a manager accepts at most 1024 connections of one peer.
 pub(super) const AGENTS_PER_IDENTITY: u32 = 1000;
-/// Descriptors of the process besides those of agents.
+/// Descriptors of a process besides those for agents.
 const DESCRIPTORS: u64 = 1024;
 /// Longest listing of agents.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -47,7 +47,8 @@ pub(super) struct ManagerLoad {
 
 impl BenchSite {
     pub(super) fn start(disk: Option<&Path>, agents: u32) -> anyhow::Result<Self> {
-        // The manager holds one end of each agent's connection, and raises its own limit as far as it may.
+        // The manager has one descriptor for each agent's connection, and raises its own limit only as far as the hard
+        // limit.
         raise_descriptors(u64::from(agents) + DESCRIPTORS)?;
         let dir = match disk {
             Some(disk) => TempDir::with_prefix_in("hotlease-bench-", disk),
@@ -113,7 +114,7 @@ impl BenchSite {
         &self.agents[at(first)..at(first + agents)]
     }
 
-    /// A new client connection to the manager.
+    /// Makes a new client connection to the manager.
     pub(super) fn client(&self) -> ManagerClient<Channel> {
         let channel = grpc::channel(self.address.clone(), Arc::clone(&self.client), CertificateRole::Manager);
         ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
@@ -130,7 +131,7 @@ impl BenchSite {
         })
     }
 
-    /// Number of agents that the manager counts as serving, that is, does not suspect.
+    /// Number of agents that the manager lists as serving, that is, as not suspected.
     pub(super) async fn serving(&self) -> anyhow::Result<u32> {
         let list = self.client().list_agents(ListRequest::default()).await?;
         let agents = list.into_inner().agents;
@@ -156,14 +157,13 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 
 /// Raises the limit of descriptors of this process and its children, if needed.
 ///
-/// # Errors
-/// If the system does not allow that many descriptors.
+/// # Errors Fails if the system does not allow that many descriptors.
 pub(super) fn raise_descriptors(needed: u64) -> anyhow::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= needed {
         return Ok(());
     }
-    // Root may raise the hard limit, too.
+    // Root can raise the hard limit, too.
     let raised = setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed));
     ensure!(
         raised.is_ok(),

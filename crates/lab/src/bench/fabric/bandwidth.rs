@@ -16,11 +16,11 @@ const SIZES: [usize; 3] = [MIB, 16 * MIB, 256 * MIB];
 /// Sizes for datagrams in software (`udp;ofi_rxd`), where megabytes take a second.
 const SIZES_SLOW: [usize; 1] = [MIB];
 const BLOCK_BYTES: usize = 16 * MIB;
-/// Size of one raw write; the writes of a transfer are in flight together.
+/// Size of one raw write. All writes of a transfer are in flight at the same time.
 const CHUNK: usize = MIB;
 const PERCENT_95: f64 = 0.95;
 
-/// Direction of the buffer's bytes in an invocation.
+/// Direction in which an invocation moves the buffer's bytes.
 #[derive(Debug, Clone, Copy)]
 enum Direction {
     In,
@@ -114,7 +114,7 @@ fn record(stage: &FabricLease, size: usize, direction: Direction, baseline: &str
     let mut record = Record::new("bandwidth", params, "B", rate(&pair.measured), &stage.machine);
     record.samples = pair.measured.len();
     record.compare(baseline, rate(&pair.baseline));
-    // Quotient of neighbouring blocks, inverted, because the pair holds times and the record holds rates.
+    // The quotient of neighbouring blocks is inverted, because the pair contains times and the record contains rates.
     record.ratio_p50 = (pair.ratio() > 0.0).then(|| round(1.0 / pair.ratio()));
     record
 }

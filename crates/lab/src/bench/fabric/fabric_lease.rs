@@ -33,7 +33,7 @@ pub(in crate::bench) struct FabricLease {
 pub(super) struct RawBaseline {
     client: Client,
     serve: Function,
-    /// Description of this end, sent to the peer with the first request only.
+    /// Description of this end, which is sent to the peer only with the first request.
     introduction: Vec<u8>,
 }
 
@@ -57,7 +57,7 @@ impl FabricLease {
         })
     }
 
-    /// Both ends of a baseline, with this much memory for RMA.
+    /// Makes both ends of a baseline, with this much memory for RMA.
     pub(super) fn raw(&self, sleeps: bool, memory_bytes: usize) -> anyhow::Result<RawBaseline> {
         let opening = PeerParameters {
             library: self.provider.library().path().to_owned(),
@@ -86,7 +86,7 @@ impl FabricLease {
         self.clock.echo_block(WARM_UP, count, input, invoke)
     }
 
-    /// Name of the library in records.
+    /// Name of libfabric and its version, for records.
     pub(super) fn library(&self) -> String {
         let (major, minor) = self.provider.library().version();
         format!("libfabric {major}.{minor}")
@@ -94,7 +94,7 @@ impl FabricLease {
 }
 
 impl RawBaseline {
-    /// Runs `run` against the peer; the slot serves only the peer meanwhile.
+    /// Calls `run` with a client of the peer. Meanwhile the slot runs only the peer.
     pub(super) fn with<R>(&mut self, run: impl FnOnce(&mut Client) -> anyhow::Result<R>) -> anyhow::Result<R> {
         let peer = self.serve.submit(&std::mem::take(&mut self.introduction))?;
         let result = run(&mut self.client);

@@ -16,7 +16,7 @@ const BLOCK: usize = 200;
 const BLOCK_WARM: usize = 25;
 const GAPS: [Duration; 3] = [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(1)];
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// Promised maximum above the raw ping-pong: 5 % of it, or this time if that is more.
+/// Promised maximum of the time above the raw ping-pong: 5 % of the ping-pong, or this time if it is longer.
 const DIFFERENCE_NS: f64 = 300.0;
 
 /// Round trips while slot and client poll.
@@ -74,7 +74,7 @@ pub(in crate::bench) fn warm(
         ..LeaseOptions::default()
     };
     let stage = FabricLease::set(host, transport, options)?;
-    // If the provider's queue has no descriptor to sleep on, the raw ends can only poll.
+    // If the provider's queue has no descriptor to wait for, the raw ends can only poll.
     let sleeps = stage.provider.quirks().wait_fd;
     let mut raw = stage.raw(sleeps, 4096)?;
     let echo = stage.invoker.function("echo")?;

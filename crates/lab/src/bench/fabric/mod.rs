@@ -1,8 +1,8 @@
-//! Benchmarks over libfabric, each next to the least time of two libfabric endpoints over the same provider. The
-//! raw peer runs in the leased slot, as a function: same process, same core.
+//! Benchmarks over libfabric, each compared with the least time between two libfabric endpoints of the same provider.
+//! The raw peer runs as a function in the leased slot, in the same process and on the same core.
 //!
-//! * [`latency`] — hot by size, and warm next to the variant that blocks.
-//! * [`bandwidth`] — buffers to the function and from it, next to RMA writes and a copy through TCP.
+//! * [`latency`] — hot round trips by size, and warm round trips compared with the variant that blocks.
+//! * [`bandwidth`] — buffers to the function and back, compared with RMA writes and a copy through TCP.
 //! * [`stage`] — a lease over a fabric, with its baseline.
 
 pub(super) mod bandwidth;

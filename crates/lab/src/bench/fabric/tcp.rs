@@ -27,7 +27,7 @@ impl Tcp {
     /// Times `count` copies of `source` to the slot, each until the slot confirms the last byte.
     pub(super) fn block(&self, clock: &Clock, source: &[u8], count: usize) -> anyhow::Result<Block> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // Any process on this host may connect; only the slot knows the token.
+        // Any process on this host can connect, but only the slot has the token.
         let token: [u8; TOKEN_BYTES] = rand::random();
         let input = [&token[..], listener.local_addr()?.to_string().as_bytes()].concat();
         let sink = self.sink.submit(&input)?;
@@ -46,7 +46,7 @@ impl Tcp {
     }
 }
 
-/// Accepts the connection that sends the token, and closes all others.
+/// Accepts the connection that sends the token, and closes all other connections.
 fn accept(listener: &TcpListener, token: &[u8; TOKEN_BYTES]) -> anyhow::Result<TcpStream> {
     listener.set_nonblocking(true)?;
     let begin = Instant::now();

@@ -1,8 +1,9 @@
-//! `hotlease bench scaling`: many workers at the same time, each called by a thread of its own.
+//! `hotlease bench scaling`: many workers at the same time, each called by its own thread.
 //!
-//! The round trip should stay constant: clients share nothing on the path of a call, until cores, memory or the
-//! link are full. The baseline of each number of workers is the first of these workers, called alone. Blocks of both
-//! alternate, because virtual cores are near each other at one time and far at another.
+//! The round trip should stay constant, because clients share nothing on the path of a call, as long as cores, memory
+//! and link are not saturated. The baseline of each number of workers is the first of these workers, called alone.
+//! Blocks of all workers and of the first worker alternate, because virtual cores are near each other at one time and
+//! far at another.
 //!
 //! * [`team`] — the leases of one number of workers, and a block of calls by all of them.
 
@@ -48,7 +49,7 @@ pub(super) struct ScalingArgs {
 
 const SIZE_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 2 << 30;
-/// Calls in a row, and the most bytes that they may move.
+/// Largest number of calls in a block, and largest number of bytes that they move together.
 const BLOCK: usize = 200;
 const BLOCK_BYTES: usize = 8 << 20;
 /// Promised maximum, as a multiple of one worker called alone.
@@ -74,7 +75,7 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Printer) -> anyhow::Res
     output.flush()
 }
 
-/// Measures one transport. For JSON, prints each record at once, because the next one takes long with many workers.
+/// Measures one transport. Prints JSON records one by one, because with many workers each record takes long.
 fn measure_transport(
     host: &BenchPlatform,
     transport: &str,
@@ -106,13 +107,14 @@ fn measure_transport(
     Ok(records)
 }
 
-/// The refusal, if there are too few cores for this number of workers, which is no error.
+/// Returns the refusal if the error says that there are too few cores for this number of workers. The benchmark does
+/// not fail then.
 fn find_shortage(error: &anyhow::Error) -> Option<&Rejection> {
     let refusal = error.downcast_ref().and_then(Error::refusal);
     refusal.filter(|refusal| matches!(refusal, Rejection::NoCapacity { .. }))
 }
 
-/// Calls of each worker: in all, and in a block.
+/// Numbers of calls of each worker: in all, and in a block.
 fn counts(size: usize, samples: usize) -> (usize, usize) {
     let calls = samples.min(BYTES_MAX / size).max(1);
     (calls, (BLOCK_BYTES / size).clamp(1, BLOCK).min(calls))
@@ -141,7 +143,7 @@ fn measure_size(team: &Team, size: usize, args: &ScalingArgs) -> anyhow::Result<
     record(team, size, Payload::is_copied(size), &pair, rates)
 }
 
-/// Calls per second, of one worker alone and of all together.
+/// Calls per second of one worker alone, and of all workers together.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     alone: f64,
@@ -178,8 +180,8 @@ fn record(team: &Team, size: usize, copied: bool, pair: &Pair, rates: Rates) -> 
     Ok(record)
 }
 
-/// Target of a record. There is none for shared cores, and none for large payloads, because this benchmark cannot
-/// tell whether they fill memory or the link.
+/// Target of a record. Shared cores and large payloads have no target. With large payloads, this benchmark cannot find
+/// out whether they saturate memory or the link.
 fn target(cores_each: bool, copied: bool, workers: usize, size: usize, ratio: f64) -> Option<Target> {
     let what = format!("{workers} workers, {size} B: median as a multiple of one alone");
     (cores_each && copied && workers > 1).then(|| Target::at_most(what, ratio, FLAT))

@@ -47,8 +47,8 @@ pub(super) struct BlockResult {
 }
 
 impl Team {
-    /// Leases this number of workers. If there is a core for each slot and each client, all of them poll; otherwise
-    /// both sides stop polling after a while, which is the default.
+    /// Leases this number of workers. If there is a core for each slot and each client, all of them poll all the time.
+    /// Otherwise slots and clients use the default, and stop polling after a while.
     pub(super) fn gather(host: &BenchPlatform, transport: &str, workers: u16) -> anyhow::Result<Self> {
         let mine = allowed();
         let workers = usize::from(workers);
@@ -62,7 +62,7 @@ impl Team {
             match lease(host, transport, options).and_then(TeamMember::new) {
                 Ok(member) => members.push(member),
                 Err(error) => {
-                    // Leases left open would take cores from the next attempt.
+                    // Leases that stay open would take cores from the next attempt.
                     members.into_iter().try_for_each(TeamMember::dismiss)?;
                     return Err(error);
                 }
@@ -119,8 +119,8 @@ impl Team {
         members.map(|member| Payload::new(&member.invoker, size)).collect()
     }
 
-    /// Runs `count` calls of each client, as many clients as there are payloads, all at the same time. A client that
-    /// has finished goes on with unmeasured calls until all have finished.
+    /// Runs `count` calls of each client, all clients at the same time. There is one client for each payload. A client
+    /// that has finished continues with unmeasured calls until all clients have finished.
     pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<BlockResult> {
         let gate = ClientBarrier::new(payloads.len());
         let parts = thread::scope(|scope| {
@@ -130,7 +130,7 @@ impl Team {
                 let thread = thread::Builder::new().name("client".into()).spawn_scoped(scope, part);
                 thread.inspect_err(|_| gate.spoil())
             };
-            // All of them start before the first is joined.
+            // All threads start before the first is joined.
             let threads: Vec<_> = self.members.iter().zip(payloads).map(start).collect();
             let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
                 let thread = thread.context("cannot start a client's thread")?;
@@ -210,8 +210,8 @@ fn run_client(
     Ok(ClientResult { times, per_second })
 }
 
-/// Returns all results, or the first error that is a cause: errors of clients that only stopped because another client
-/// failed come last.
+/// Returns all results, or an error. Errors of clients that only stopped because another client failed are returned
+/// only if there is no other error.
 fn first_cause(parts: Vec<anyhow::Result<ClientResult>>) -> anyhow::Result<Vec<ClientResult>> {
     let (mut whole, mut failures) = (Vec::new(), Vec::new());
     for part in parts {
@@ -231,7 +231,7 @@ fn first_cause(parts: Vec<anyhow::Result<ClientResult>>) -> anyhow::Result<Vec<C
 }
 
 impl Payload {
-    /// Whether a payload of this size travels in the ring, and is copied.
+    /// Whether a payload of this size is copied into the ring.
     pub(super) fn is_copied(size: usize) -> bool {
         size <= LeaseOptions::default().request_bytes as usize
     }
@@ -259,7 +259,7 @@ impl Payload {
         }
     }
 
-    /// Overwrites the last result, so that the next one is seen to arrive.
+    /// Overwrites the last result, so that a missing next result is noticed.
     fn clear_output(&mut self) {
         match self {
             Self::Copied { output, .. } => output.fill(0),
@@ -275,7 +275,7 @@ impl Payload {
     }
 }
 
-/// Barrier for clients, which also tells them that another client has failed.
+/// Barrier for clients. It also tells clients that another client has failed.
 struct ClientBarrier {
     /// Number of clients.
     expected: usize,
@@ -287,7 +287,7 @@ struct ClientBarrier {
     spoilt: AtomicBool,
 }
 
-/// Another client failed before the barrier.
+/// Error: another client failed before the barrier.
 #[derive(Debug, thiserror::Error)]
 #[error("another client failed")]
 struct OtherClientFailed;
@@ -302,7 +302,7 @@ impl ClientBarrier {
         }
     }
 
-    /// Runs one client's part; if it fails or panics, the other clients stop waiting for it.
+    /// Runs one client's part. If it fails or panics, the other clients do not wait for this client any longer.
     fn watch<R>(&self, part: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         struct FailOnDrop<'a>(&'a ClientBarrier, bool);
         impl Drop for FailOnDrop<'_> {
@@ -339,7 +339,7 @@ impl ClientBarrier {
         self.done.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether this client may stop its calls: all clients are done, or one has failed.
+    /// Whether this client can stop its calls, because all clients are done or a client has failed.
     fn all_done(&self) -> bool {
         self.done.load(Ordering::Acquire) >= self.expected || self.spoilt.load(Ordering::Acquire)
     }
