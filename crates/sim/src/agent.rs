@@ -24,7 +24,8 @@ use std::time::Duration;
 
 /// Largest number of totals that a run of an agent keeps until they are acknowledged.
 const OWED_MAX: usize = 4096;
-/// Time from the crash of an agent to its restart; longer than its workers take to notice the crash.
+/// Time from the crash of an agent to its restart. It is longer than the time in which the agent's workers notice the
+/// crash.
 const RESTART_MIN: Duration = Duration::from_millis(30);
 const RESTART_MAX: Duration = Duration::from_secs(4);
 
@@ -43,7 +44,8 @@ pub struct AgentNode {
     pub journal: Journal,
     pub workers: Workers,
     runs: u32,
-    /// Draws the moves of workers, so that all other choices are those of a site without moves.
+    /// Generator for the moves of workers. It is separate, so that all other random choices are the same as without
+    /// moves.
     moves: SmallRng,
 }
 
@@ -64,7 +66,7 @@ pub struct AgentProcess {
     wake: Option<Duration>,
     /// Time on the daemon's clock when the node must be empty.
     drained: Option<Duration>,
-    /// Number of the last order that was carried out.
+    /// Number of the last order that the agent has carried out.
     order: u64,
 }
 
@@ -121,8 +123,8 @@ impl AgentNode {
         self.pass_time(site)
     }
 
-    /// Kills the daemon: its workers notice, its connections are reset, its disk keeps what was synced and perhaps
-    /// more.
+    /// Kills the daemon: its workers notice this, its connections are reset, and its disk retains synced data and
+    /// perhaps unsynced data.
     pub fn crash(&mut self, site: &mut SharedState) {
         let Some(process) = self.process.take() else {
             return;
@@ -172,7 +174,7 @@ impl AgentNode {
             }
             SimEvent::WorkerReaped { process } => {
                 if let Some(used) = self.workers.reap(process, site) {
-                    // The daemon handles it as an event of its own, which may be later.
+                    // The daemon handles this as a separate event, possibly later.
                     site.after(Duration::ZERO, self.node(), SimEvent::WorkerGone(used));
                 }
                 return Ok(());
@@ -263,7 +265,7 @@ impl AgentNode {
         Ok(())
     }
 
-    /// Checks the promises that this node can break.
+    /// Checks those promises that this node could break.
     fn check(&self, site: &mut SharedState) {
         let Some(process) = &self.process else { return };
         let now = process.clock.shows(site.now);
@@ -372,7 +374,7 @@ impl AgentNode {
                     respond(site, node, (to, run, call), Response::Released(usage));
                 }
             }
-            // The simulated agent lends nothing.
+            // The simulated agent has no delegations, and need not act when it is drained.
             BookAction::DelegationEnded { .. } | BookAction::Drained => {}
         }
     }
@@ -380,7 +382,7 @@ impl AgentNode {
     fn arrives(&mut self, from: Node, message: Message, site: &mut SharedState) -> Result<(), ProcessDied> {
         let node = self.node();
         if self.process.is_none() {
-            // The node's kernel answers for a daemon that does not run.
+            // If the daemon does not run, the node's kernel answers.
             if let Message::Ask { session, ask } = message
                 && !matches!(ask, ClientMessage::Close)
             {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 const GRANT_LIMIT: Duration = Duration::from_secs(3);
-/// Time that a lease is kept without work.
+/// Time for which a client keeps a lease without work.
 const IDLE_MAX: Duration = Duration::from_millis(700);
 /// Largest number of invocations in flight to one slot.
 const DEPTH: usize = 4;
@@ -30,7 +30,8 @@ const TASKS_MAX: usize = 20;
 /// Retries of an idempotent function.
 const RETRIES: u32 = 3;
 const RESTART_MAX: Duration = Duration::from_secs(3);
-/// Rate of crashes relative to a daemon's. A client may die at any of its steps, too, but need not do so as often.
+/// Rate of crashes relative to the rate of daemons. A client can also die at any of its steps, but need not die as
+/// often.
 const CRASHES: f64 = 0.2;
 
 /// Failure of an invocation.
@@ -68,7 +69,7 @@ pub struct ClientProcess {
     run: u32,
     clock: Clock,
     acquisition: Option<Acquisition>,
-    /// Call of the request that the acquisition waits for.
+    /// Number of the request for whose response the acquisition waits.
     asked: Option<u64>,
     /// Whether the request was for all workers or none.
     whole: bool,
@@ -78,7 +79,7 @@ pub struct ClientProcess {
     tasks: BTreeMap<usize, Task>,
     queue: VecDeque<usize>,
     idle_since: Duration,
-    /// Time until which nothing is sent, because no slot had a core.
+    /// Time until which no task is sent, because no slot had a core.
     paused_until: Option<Duration>,
     wake: Option<Duration>,
 }
@@ -283,7 +284,7 @@ impl ClientProcess {
                 Response::Refused(refusal) if self.asked == Some(call) => {
                     self.acquire(node, AcquisitionEvent::Refused(refusal), site);
                 }
-                // The release through the manager is done, or there is nothing left to wait for.
+                // The manager has released the lease, or has refused to; in both cases the client stops waiting.
                 Response::Released(_) | Response::Refused(_) => {
                     if matches!(self.hold, Hold::Releasing { call: Some(asked), .. } if asked == call) {
                         self.close(node, site);
@@ -412,7 +413,7 @@ impl ClientProcess {
         }
     }
 
-    /// Lets time pass everywhere, and sets the timer for the next due time.
+    /// Lets time pass in all state machines, and sets the timer for the next due time.
     fn pass_time(&mut self, node: Node, site: &mut SharedState) {
         let now = self.now(site);
         if self.paused_until.is_some_and(|until| until <= now) {

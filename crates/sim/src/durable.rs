@@ -30,7 +30,7 @@ pub struct Durable {
     leases: BTreeMap<LeaseId, LeaseRecord>,
     rows: BTreeMap<Key, LedgerRow>,
     wishes: BTreeMap<AgentId, NodeWish>,
-    /// Highest number of any order for each agent.
+    /// Highest number of an order, by agent.
     highest_order: BTreeMap<AgentId, u64>,
 }
 
@@ -72,7 +72,7 @@ impl Durable {
         rows.fold(UsageTotals::default(), |bill, row| sum(bill, row.usage))
     }
 
-    /// Applies writes; returns the leases that they end.
+    /// Applies writes. Returns the leases that the writes end.
     pub fn apply(&mut self, writes: &[StateWrite]) -> Vec<LeaseId> {
         let over = |lease: &(&LeaseId, &LeaseRecord)| lease.1.is_over;
         let before: BTreeSet<LeaseId> = self.leases.iter().filter(over).map(|(id, _)| *id).collect();
@@ -99,7 +99,7 @@ impl Durable {
                 StateWrite::RemoveWish(agent) => {
                     self.wishes.remove(agent);
                 }
-                // Operators of the simulator give their orders without tokens.
+                // Operators of the simulator use no tokens in their orders.
                 StateWrite::ForgetOrder { .. } => {}
                 StateWrite::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
                 StateWrite::Report { agent, leases } => {

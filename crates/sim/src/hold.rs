@@ -21,7 +21,7 @@ pub enum Hold {
         until: Duration,
     },
     Held(Box<HeldLease>),
-    /// The client releases the lease; through the manager if there is a call.
+    /// The client releases the lease, through the manager if `call` is set.
     Releasing {
         agent: usize,
         session: Session,
@@ -98,7 +98,8 @@ impl HeldLease {
             })
     }
 
-    /// Closes the slot of a dead worker; returns its unanswered tasks. Its replacement is requested at once.
+    /// Closes the slot of a dead worker, so that its replacement is requested at once. Returns the slot's unanswered
+    /// tasks.
     pub fn close_dead_slot(&mut self, worker: WorkerIndex, epoch: Epoch, now: Duration) -> VecDeque<(usize, u32)> {
         let slot = &mut self.slots[usize::from(worker.0)];
         match slot.state {
@@ -110,7 +111,7 @@ impl HeldLease {
         }
     }
 
-    /// Removes this attempt from the unanswered ones; returns whether it was among them.
+    /// Removes this attempt from the unanswered attempts. Returns whether it was among them.
     pub fn remove_answered(&mut self, task: usize, attempt: u32) -> bool {
         self.slots.iter_mut().any(|slot| {
             let place = slot.in_flight.iter().position(|waits| *waits == (task, attempt));
@@ -118,7 +119,7 @@ impl HeldLease {
         })
     }
 
-    /// Workers to request (again) now.
+    /// Returns the workers to which the client must connect (again) now.
     pub fn slots_to_reconnect(&mut self, now: Duration) -> Vec<WorkerIndex> {
         let mut again = Vec::new();
         for slot in &mut self.slots {

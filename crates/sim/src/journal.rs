@@ -1,4 +1,4 @@
-//! Journal on an agent's disk: totals in the order of writing. A crash may lose the last ones.
+//! Journal on an agent's disk: totals in the order of writing. A crash may lose the last totals.
 
 use crate::shared_state::SharedState;
 use hotlease_lease::agent::FinalTotal;
@@ -25,7 +25,7 @@ impl Journal {
         }
     }
 
-    /// Drops a total that is no longer needed. It does not matter whether that is synced.
+    /// Drops a total that is no longer needed. The removal need not be synced.
     pub fn remove_acknowledged(&mut self, boot: BootId, lease: LeaseId) {
         let before = self.records.len();
         let is_it = |total: &FinalTotal| total.boot == boot && total.lease == lease;
@@ -35,14 +35,15 @@ impl Journal {
         debug_assert!(before >= self.records.len());
     }
 
-    /// Keeps a part of the records that were not synced, as after a sudden stop of the node.
+    /// Drops some of the records that are not synced, as a sudden stop of the node would. `kept`: the fraction that
+    /// remains.
     pub fn tear(&mut self, kept: f64) {
         let loose = self.records.len() - self.synced;
         self.records.truncate(self.synced + (loose as f64 * kept) as usize);
         self.synced = self.records.len();
     }
 
-    /// Loses all records, as when the disk is replaced.
+    /// Loses all records, as if the disk was replaced.
     pub fn lose(&mut self, site: &mut SharedState, agent: usize) {
         *self = Self::default();
         site.truth.journalled.retain(|(of, ..), _| *of != agent);

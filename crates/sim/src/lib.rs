@@ -1,22 +1,22 @@
 //! Dev only: a whole site in one process, with virtual time and seeded faults.
 //!
-//! The daemons' and the client library's state machines ([`hotlease_lease`]) run here as they run in the daemons.
-//! The simulator has a ledger and a journal of its own, which can lose data that real ones may lose. Around them
-//! are a network that loses, delays, duplicates and reorders messages, disks that tear and fill up, clocks that
-//! drift, and processes that stop and die between any two actions. All choices are drawn from one seed: the same
-//! seed gives the same run, to the last event.
+//! The daemons' and the client library's state machines ([`hotlease_lease`]) run here as they run in the daemons. The
+//! simulator has its own ledger and journal, which can lose data wherever the real ones may lose data. The simulated
+//! network loses, delays, duplicates and reorders messages. Disks lose unsynced writes and fill up, clocks drift, and
+//! processes pause and die between any two actions. All choices are drawn from one seed: the same seed gives the same
+//! run, to the last event.
 //!
-//! After each step, the promises are checked against what really happened ([`truth`]): no slot serves two epochs,
-//! no lease outlives its expiry, every future resolves and says truly whether its function ran, no tenant is billed
-//! for more than was used, and acknowledged data is durable. When the faults are over, everything comes to rest
-//! within a bound.
+//! After each step, the promises are checked against what really happened ([`truth`]): no slot serves two epochs, no
+//! lease outlives its expiry, every future resolves and reports correctly whether its function ran, no tenant is billed
+//! for more than was used, and acknowledged data is durable. After the end of the faults, everything comes to rest
+//! within a time limit.
 //!
 //! ```
 //! let run = hotlease_sim::run(1, false);
 //! assert_eq!(run.violation, None);
 //! ```
 //!
-//! Another model in this crate, [`replay`], is about whole sites: how much of the time of their idle nodes can be used.
+//! Another model in this crate, [`replay`], computes how much of the time of a site's idle nodes can be used.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // the modules need none: a program for developers of hotlease

@@ -80,7 +80,7 @@ fn one(seed: u64, tracing: bool) -> ExitCode {
     let plan = format!("{scenario:#?}");
     let run = World::new(scenario, tracing).run();
     if tracing {
-        // A reader such as a pager may stop reading.
+        // A pager may stop reading before the end.
         let mut out = std::io::stdout().lock();
         let told = std::iter::once(&plan)
             .chain(&run.trace)

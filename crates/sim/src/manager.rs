@@ -25,13 +25,13 @@ use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Time between looks for silent agents.
+/// Interval at which silent agents are looked for.
 const TICK: Duration = Duration::from_millis(250);
 const GRANT_LIMIT: Duration = Duration::from_secs(3);
 /// Longest write of a disk without faults.
 const WRITE_MAX: Duration = Duration::from_millis(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time between totals of running leases; spans several reports.
+/// Longest time between totals of running leases. It spans several reports.
 const TOTALS_EVERY: Duration = Duration::from_secs(5);
 const ORDER_LIMIT: Duration = Duration::from_secs(3);
 /// The only ledger of the site.
@@ -73,7 +73,7 @@ struct Caller {
     run: u32,
     call: u64,
     wanted: Option<LeaseRequest>,
-    /// Totals that an acknowledgement would promise to keep.
+    /// Totals in the request. A response that acknowledges them promises that they are durable.
     carried: Vec<(Key, UsageTotals)>,
 }
 
@@ -230,7 +230,7 @@ impl ManagerNode {
             Message::Response { call, run, response } if process.run == run => {
                 let ask = AskId(call);
                 if !process.asks.remove(&ask) {
-                    // Too late: what was granted expires.
+                    // The response is too late. A lease that it grants expires.
                     return Ok(());
                 }
                 let event = match response {
@@ -386,7 +386,7 @@ impl ManagerNode {
             ClusterAnswer::Released { usage } => Response::Released(usage),
             // Only an operator gets this answer, and it is handled above.
             ClusterAnswer::Ordered { .. } | ClusterAnswer::OtherOrder => return,
-            // Never requested: the simulated ledger accepts every report.
+            // This answer does not occur, because the simulated ledger accepts every report.
             ClusterAnswer::Vouched => Response::Refused(Rejection::UnknownLease),
             ClusterAnswer::Refused(refusal) => Response::Refused(refusal),
         };

@@ -33,7 +33,7 @@ pub struct Grant {
     pub until: Duration,
 }
 
-/// A request that gets one response; its sender numbers it with `call`.
+/// A request, which gets one response. The sender numbers its requests with `call`.
 #[derive(Debug, Clone)]
 pub enum Request {
     /// From agent to manager, with the answer to the last challenge.
@@ -122,7 +122,8 @@ pub enum AgentMessage {
 pub struct Frame {
     /// Session of the client that waits for the reply.
     pub session: Session,
-    /// Lease under which the frame was sent. The real frame does not have it, because the epoch serves this purpose.
+    /// Lease under which the frame was sent. The real frame does not contain the lease, because the epoch serves this
+    /// purpose.
     pub lease: LeaseId,
     pub boot: BootId,
     pub core: u32,

@@ -26,12 +26,12 @@ impl fmt::Display for Node {
 
 const MILLION: u128 = 1_000_000;
 
-/// Clock of a process: starts at zero with it, and runs a little too fast or too slow.
+/// Clock of a process. It starts at zero with the process, and runs a little too fast or too slow.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// True time of its start.
+    /// True time at which the clock starts.
     start: Duration,
-    /// Parts per million by which it is too fast.
+    /// Parts per million by which the clock is too fast; negative if it is too slow.
     drift_ppm: i32,
 }
 
@@ -45,7 +45,7 @@ impl Clock {
         (1_000_000 + i64::from(self.drift_ppm)) as u128
     }
 
-    /// Time that it shows at a true time.
+    /// Time that the clock shows at the true time `now`.
     pub fn shows(self, now: Duration) -> Duration {
         let passed = now.saturating_sub(self.start).as_nanos();
         Duration::from_nanos((passed * self.rate() / MILLION) as u64)

@@ -1,8 +1,8 @@
 //! Replay of a site's idle nodes: how much of their time each policy gets for tasks.
 //!
 //! A site is a set of idle periods of nodes: inferred from samples of a real one ([`samples`], [`periods`]), or known
-//! exactly from generated jobs ([`jobs`]). Each [`parameters::Policy`] uses the same periods ([`outcome`]). What a
-//! policy does has no effect on the jobs, except for a delay that is counted. docs/replay.md has the results.
+//! exactly from generated jobs ([`jobs`]). Each [`parameters::Policy`] uses the same periods ([`outcome`]). A policy
+//! does not influence the jobs, except for delays, which are counted. docs/replay.md has the results.
 
 mod jobs;
 mod outcome;
@@ -20,7 +20,7 @@ use samples::Sample;
 use std::io::Write;
 use std::path::Path;
 
-/// Replays the samples of a file, or else a generated site, and prints what becomes of the idle time.
+/// Replays the samples of a file, or a generated site if there is no file, and prints how the idle time is used.
 pub fn print(samples: Option<&Path>, seed: u64, json: bool, out: &mut impl Write) -> Result<(), Error> {
     let mut report = Report::new(json, out);
     match samples {
@@ -41,7 +41,7 @@ pub fn print(samples: Option<&Path>, seed: u64, json: bool, out: &mut impl Write
     }
 }
 
-/// Idle periods of the generated site, from the moment when it is full.
+/// Idle periods of the generated site, after the time in which it fills.
 fn generated(seed: u64) -> Vec<Period> {
     let jobs = jobs::generate(&SITE, seed);
     let all = jobs::schedule(&jobs, SITE.nodes, SITE.backfill_depth, SITE.filling + SITE.length);

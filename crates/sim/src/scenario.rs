@@ -10,10 +10,11 @@ use std::time::Duration;
 pub const FAULTS_MAX: Duration = Duration::from_secs(40);
 /// Time from the last fault until clients submit their last invocations.
 pub const SETTLE: Duration = Duration::from_secs(15);
-/// Time from then until everything must be at rest; longer than any sequence of patience, lease and back-off.
+/// Time after the last submission until everything must be at rest. It is longer than any sequence of patience, lease
+/// and back-off.
 pub const CONVERGE: Duration = Duration::from_secs(40);
 
-/// Messages of one direction are held or lost.
+/// A time in which messages of one direction are held back or lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Outage {
     pub from: Node,
@@ -23,7 +24,7 @@ pub struct Outage {
     pub end: Option<Duration>,
 }
 
-/// A node is stopped and goes on later.
+/// A time in which a node is stopped; it continues later.
 #[derive(Debug, Clone, Copy)]
 pub struct Pause {
     pub node: Node,
@@ -34,7 +35,7 @@ pub struct Pause {
 /// Order of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperatorOrder {
-    /// The node offers all it has, and grants leases.
+    /// The node offers all its resources, and grants leases.
     AddAll,
     /// The node offers this number of cores; leases that hold more end within this time.
     Offer { cores: u32, within: Duration },
@@ -76,7 +77,7 @@ pub struct Scenario {
     pub pauses: Vec<Pause>,
     /// Orders of operators: time, agent, order.
     pub orders: Vec<(Duration, usize, OperatorOrder)>,
-    /// Places of each agent on a shared core.
+    /// Number of slots that can share a core, for each agent.
     pub places_per_core: u32,
     /// End of all faults.
     pub faults_end: Duration,
@@ -90,7 +91,7 @@ pub struct ClientPlan {
     pub cores: u32,
     /// GPUs for each of the cores.
     pub gpus: u32,
-    /// Whether it uses places on shared cores, instead of cores of its own.
+    /// Whether it uses shared cores instead of its own cores.
     pub shared: bool,
     /// Number of workers with `cores` cores each, over several agents; 0: one worker on one agent.
     pub spread_workers: u32,
@@ -163,8 +164,8 @@ impl Scenario {
         scenario
     }
 
-    /// Gives GPUs to some sites, and clients that request them. (Drawn from a generator of its own, so that all
-    /// other choices stay the same.)
+    /// Gives GPUs to some sites, and clients that request them. They are drawn from a separate generator, so that all
+    /// other choices stay the same.
     fn draw_gpus(&mut self) {
         let random = &mut SmallRng::seed_from_u64(!self.seed);
         if random.random_bool(0.5) {
@@ -237,8 +238,8 @@ impl Scenario {
             }
         }
         self.orders.sort_by_key(|(at, ..)| *at);
-        // Finally all nodes serve again. This order comes after all orders that were waiting while the manager's
-        // node was paused.
+        // Finally all nodes serve again. These orders follow all orders that waited while the manager's node was
+        // paused.
         let last = self.faults_end + Duration::from_millis(1);
         let ordered: BTreeSet<usize> = self.orders.iter().map(|(_, agent, _)| *agent).collect();
         for agent in ordered {
@@ -263,7 +264,7 @@ impl Scenario {
         self.last_work() + CONVERGE
     }
 
-    /// Whether these two are on one node, so that no message between them crosses a network.
+    /// Whether these two nodes are on the same host, so that no message between them crosses a network.
     pub fn is_same_node(&self, one: Node, other: Node) -> bool {
         match (one, other) {
             (Node::Client(client), Node::Agent(agent)) | (Node::Agent(agent), Node::Client(client)) => {
@@ -279,12 +280,12 @@ impl Scenario {
         !self.is_same_node(from, to) && self.outages.iter().any(cut)
     }
 
-    /// Whether these two can no longer exchange messages in both directions.
+    /// Whether messages in at least one direction between these two nodes are cut off permanently.
     pub fn are_apart(&self, one: Node, other: Node) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
 
-    /// Earliest time from `at` on at which a message can cross; `None`: never.
+    /// Earliest time, not before `at`, at which a message can cross; `None` if no message can cross any more.
     pub fn next_crossing(&self, from: Node, to: Node, mut at: Duration) -> Option<Duration> {
         loop {
             let covers = |outage: &&Outage| {
@@ -297,7 +298,7 @@ impl Scenario {
         }
     }
 
-    /// The later of `at` and the end of the node's last pause before `now`; until then the node could do nothing.
+    /// The later of `at` and the end of the node's last pause before `now`. Until that time the node could not act.
     pub fn awake_since(&self, node: Node, at: Duration, now: Duration) -> Duration {
         let over = self
             .pauses
@@ -332,7 +333,7 @@ impl OperatorOrder {
             1 => Self::Remove,
             2 => Self::Drain { within },
             3 => Self::Offer {
-                // An agent rejects more than it has.
+                // An agent rejects an offer of more cores than it has.
                 cores: random.random_range(0..=cores + 1),
                 within,
             },

@@ -1,4 +1,4 @@
-//! State that all nodes share: time, chance, the network, and the record of what really happened.
+//! State that all nodes share: time, random numbers, the network, and the record of what really happened.
 
 use crate::message::{Message, Session};
 use crate::node::Node;
@@ -16,9 +16,9 @@ use std::time::Duration;
 
 /// Delay of a lost segment of a stream.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
-/// Time after which a stream that does not get through loses its messages.
+/// Time after which a stream that is interrupted loses its messages.
 const STREAM_LIMIT: Duration = Duration::from_secs(10);
-/// Largest number of events of one run; a site with more is in a loop.
+/// Largest number of events of one run. More events mean that the site is in an endless loop.
 const EVENTS_MAX: u64 = 5_000_000;
 
 /// An event at a node.
@@ -39,7 +39,7 @@ pub enum SimEvent {
     WorkerReaped { process: u64 },
     /// The agent's daemon learns that a worker is dead.
     WorkerGone(WorkerUsage),
-    /// The process of a worker carries out the order to go to another shared core.
+    /// The process of a worker carries out the order to move to another shared core.
     WorkerMoves { process: u64, core: u32 },
     /// The agent's daemon hears whether a worker has moved.
     WorkerMoved {
@@ -123,7 +123,7 @@ impl SharedState {
         }
     }
 
-    /// Next event; `None` at the end, or when a promise is broken.
+    /// Returns the next event, or `None` at the end of the run or after a promise was broken.
     pub fn next(&mut self) -> Option<(Node, SimEvent)> {
         if self.violation.is_some() {
             return None;
@@ -177,8 +177,8 @@ impl SharedState {
         Duration::from_micros(20) + self.up_to(most * factor)
     }
 
-    /// Sends a message. On one node it arrives at once: a reply in shared memory is there as soon as it is written,
-    /// even if the worker dies afterwards.
+    /// Sends a message. On the same host it arrives at once, because a reply in shared memory is visible as soon as it
+    /// is written, even if the worker dies afterwards.
     pub fn send(&mut self, from: Node, to: Node, channel: MessageOrder, message: Message) {
         if self.scenario.is_same_node(from, to) {
             return self.after(Duration::ZERO, to, SimEvent::Arrives { from, message });
@@ -231,7 +231,7 @@ impl SharedState {
         }
     }
 
-    /// Records a broken promise. Only the first one counts.
+    /// Records a broken promise. Only the first broken promise is kept.
     pub fn record_violation(&mut self, node: Node, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             let what = format!("at {:.6} s, {node}: {}", self.now.as_secs_f64(), what());

@@ -1,4 +1,4 @@
-//! Requests that are spread over several agents, and grants for refused ones.
+//! Requests that are spread over several agents, and grants for refused requests.
 
 use crate::scenario::ClientPlan;
 use hotlease_lease::manager::{AskId, RequestId};
@@ -9,9 +9,9 @@ use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Longest time that cores may stay granted for a refused request, once there are no faults. The requests to end
-/// the lease leave together with the refusal, and a message takes much less. Without these requests, a lease
-/// without a session would last longer than this.
+/// Longest time for which cores may stay granted for a refused request, once there are no faults. The requests to end
+/// the lease are sent together with the refusal, and a message takes much less time. Without these requests, a lease
+/// without a session would last longer than this limit, so the check would notice that they are missing.
 pub const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Leases that were granted for requests without an answer yet.
@@ -32,15 +32,15 @@ impl PendingGrants {
         }
     }
 
-    /// Forgets an answered request; returns the leases that were granted for it.
+    /// Removes an answered request. Returns the leases that were granted for it.
     pub fn take_leases(&mut self, request: RequestId) -> Vec<LeaseId> {
         self.leases.remove(&request).unwrap_or_default()
     }
 }
 
-/// Lease that a client requests. A lease over several agents is sometimes requested as all or nothing, but never
-/// twice in a row (`whole`: the last request was), and otherwise with at least one worker. So once there are no
-/// faults, a patient client gets a lease.
+/// Lease that a client requests. A lease over several agents is sometimes requested as all or nothing, but never twice
+/// in a row; `whole` says whether the last request was. Other requests accept any number of workers from one on. So
+/// once there are no faults, a patient client gets a lease.
 pub fn lease_request(
     plan: &ClientPlan,
     tenant: String,

@@ -1,4 +1,4 @@
-//! Record of what really happened, seen from outside: no process knows it, and every promise is checked against it.
+//! Record of what really happened. No process of the site can read it, and every promise is checked against it.
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::RunCertainty;
@@ -30,7 +30,7 @@ pub struct LeaseTruth {
     pub expires: Duration,
     /// Expiry in true time.
     pub expires_truly: Duration,
-    /// Time in functions.
+    /// Time spent in functions.
     pub computed: Duration,
     pub invocations: u64,
     pub functions: FunctionTotals,
@@ -49,7 +49,7 @@ pub struct TaskTruth {
     pub ended: Duration,
     /// Whether its client died.
     pub orphaned: bool,
-    /// Whether it must succeed.
+    /// Whether the invocation must succeed.
     pub probe: bool,
 }
 

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const START_MAX: Duration = Duration::from_millis(30);
-/// Longest time from the signal until the process is reaped; shorter than the time for removing a node.
+/// Longest time from the signal until the process is reaped. It is shorter than the time limit for removing a node.
 const REAP_MAX: Duration = Duration::from_millis(50);
 /// Tolerance for the order of events at the same time.
 const SLACK: Duration = Duration::from_millis(1);
-/// Longest time from the end of the agent until a worker's lifeline has ended the worker.
+/// Longest time from the end of the agent until the worker's lifeline ends the worker.
 const LIFELINE_MAX: Duration = Duration::from_millis(20);
 /// Largest number of frames that wait in one slot.
 const QUEUE_MAX: usize = 64;
@@ -39,7 +39,7 @@ struct WorkerProcess {
     shared: bool,
     is_up: bool,
     is_dying: bool,
-    /// Whether its agent is dead, so that no process reaps it.
+    /// Whether the worker's agent is dead, so that no process reaps the worker.
     is_orphan: bool,
     running: Option<(Frame, Duration)>,
     waiting: VecDeque<Frame>,
@@ -57,7 +57,7 @@ fn function_of(task: usize) -> FunctionId {
 pub struct Workers {
     agent: usize,
     processes: BTreeMap<u64, WorkerProcess>,
-    /// Holders of the claims of shared cores, as the kernel knows them.
+    /// Processes that have claimed shared cores, by core; stands for the kernel's locks.
     claims: BTreeMap<u32, u64>,
 }
 
@@ -164,8 +164,8 @@ impl Workers {
         found.map(|(id, _)| *id)
     }
 
-    /// A process goes to another shared core, unless it runs a function. Returns which worker it is and whether it has
-    /// moved, or `None` if it gives no answer.
+    /// Moves a process to another shared core, unless it runs a function. Returns the worker and whether it has moved,
+    /// or `None` if the process does not answer.
     pub fn move_to(
         &mut self,
         id: u64,
@@ -208,7 +208,7 @@ impl Workers {
         }
     }
 
-    /// The agent is dead: all workers end soon.
+    /// Handles the death of the agent: all workers end soon.
     pub fn orphan_all(&mut self, site: &mut SharedState) {
         let node = self.node();
         for (id, process) in &mut self.processes {
@@ -227,7 +227,7 @@ impl Workers {
             on.remove(&id);
         }
         self.claims.retain(|_, holder| *holder != id);
-        // The function that it died in counts up to now.
+        // The function in which the process died is counted up to now.
         if let Some((frame, since)) = process.running.take() {
             process.compute(frame.task, site.now - since, site);
         }
@@ -241,7 +241,7 @@ impl Workers {
         })
     }
 
-    /// No process outlives its lease by more than the time that killing takes, unless its agent is paused.
+    /// Checks that no process outlives its lease by more than the time for killing it, unless its agent is paused.
     pub fn check_outlived(&self, site: &mut SharedState) {
         let node = self.node();
         let given_back = site.truth.given_back.get(&self.agent).copied();
@@ -290,8 +290,8 @@ impl Workers {
         })
     }
 
-    /// A frame arrives at the slot of a core. Slots of another run of the agent do not see it, because they have
-    /// other memory.
+    /// Handles a frame that arrives at the slot of a core. Slots of another run of the agent do not see the frame,
+    /// because they have other memory.
     pub fn receive(&mut self, frame: Frame, site: &mut SharedState) {
         let node = self.node();
         let at_core = |process: &&mut WorkerProcess| {

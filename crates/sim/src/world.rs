@@ -12,19 +12,20 @@ use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentState;
 use std::time::Duration;
 
-/// Time that the site is free for one client before the client must have got a lease: several pauses between tries.
+/// If no other client has held cores for this long, a client must have got its lease. This covers several pauses
+/// between attempts.
 const CALM: Duration = Duration::from_secs(4);
 
 /// Result of a run.
 #[derive(Debug)]
 pub struct RunResult {
-    /// The promise that was broken, and when.
+    /// The promise that was broken, with the time.
     pub violation: Option<String>,
     /// The trace, line by line, if it was requested.
     pub trace: Vec<String>,
     /// Number of events.
     pub events: u64,
-    /// Number of invocations, and of those with a result.
+    /// Number of invocations, and number of invocations with a result.
     pub tasks: (usize, usize),
 }
 
@@ -83,7 +84,7 @@ impl World {
 
     fn handle_event(&mut self, node: Node, what: SimEvent) {
         let site = &mut self.site;
-        // A paused daemon does nothing, but its workers are processes of their own.
+        // A paused daemon does nothing, but its workers are separate processes and continue.
         let is_physical = matches!(
             what,
             SimEvent::WorkerReaped { .. }
@@ -113,7 +114,7 @@ impl World {
         }
     }
 
-    /// Checks what must hold once everything is at rest.
+    /// Checks the promises that must hold once everything is at rest.
     fn check_rest(&mut self) {
         self.check_futures();
         for number in 0..self.agents.len() {
@@ -239,7 +240,8 @@ impl World {
         site.check_promise(Node::Manager, active.is_none(), || {
             format!("at rest, {active:?} is still noted as active")
         });
-        // Totals that a journal kept through all crashes are in the ledger, and so are the last reported ones.
+        // Totals that a journal kept through all crashes are in the ledger. The last reported totals are in the ledger,
+        // too.
         let mut lost = None;
         for ((of, boot, lease), usage) in &site.truth.journalled {
             if *of != number {

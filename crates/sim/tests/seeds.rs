@@ -1,4 +1,4 @@
-//! Tests of the control plane's promises under faults; the crate's page lists them.
+//! Tests of the control plane's promises under faults. The crate's documentation lists the promises.
 
 use hotlease_sim::run;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ fn a_seed_is_the_same_run_each_time() {
         let differs = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(first.trace.len(), second.trace.len(), "seed {seed}");
-        // A trace slows the run down and changes nothing in it.
+        // A trace slows the run down but does not change it.
         assert_eq!(run(seed, false).events, first.events, "seed {seed}");
     }
 }

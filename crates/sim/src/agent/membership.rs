@@ -168,7 +168,7 @@ impl AgentProcess {
     }
 }
 
-/// Journal record of a running lease. Its total is the lease's last if this run of the agent ends now.
+/// Journal record of a running lease. If this run of the agent ends now, the record's total is the lease's final total.
 fn snapshot(lease: &LeaseReport) -> FinalTotal {
     FinalTotal {
         boot: lease.boot,

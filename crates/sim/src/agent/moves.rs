@@ -1,6 +1,6 @@
 //! An agent's daemon: moves of workers from one shared core to another.
 //!
-//! They are drawn at random, to any core and without a reason: the promises must hold for every move.
+//! Moves are drawn at random, to any core and without a reason, because the promises must hold for every move.
 
 use super::{AgentNode, ProcessDied};
 use crate::shared_state::{SharedState, SimEvent};
@@ -10,11 +10,11 @@ use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use rand::RngExt;
 use std::time::Duration;
 
-/// Longest time until a worker has carried out the order.
+/// Longest time until a worker has carried out an order to move.
 const ORDER_MAX: Duration = Duration::from_millis(20);
 
 impl AgentNode {
-    /// Moves some worker now and then, if any shares its core.
+    /// Occasionally moves a worker that shares its core, if there is one.
     pub(super) fn move_some_worker(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         let Some(process) = &self.process else {
             return Ok(());
@@ -50,7 +50,7 @@ impl AgentNode {
 
     pub(super) fn worker_moves(&mut self, process: u64, core: u32, site: &mut SharedState) {
         if let Some(((lease, worker, epoch), moved)) = self.workers.move_to(process, core, site) {
-            // The daemon handles it as an event of its own, which may be later.
+            // The daemon handles this as a separate event, possibly later.
             let answer = SimEvent::WorkerMoved {
                 lease,
                 worker,

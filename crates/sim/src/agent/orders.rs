@@ -7,7 +7,7 @@ use hotlease_lease::agent::{BookEvent, NodeOffer};
 use hotlease_wire::Rejection;
 
 impl AgentNode {
-    /// Carries out an operator's order as the real agent does.
+    /// Carries out an operator's order like the real agent.
     pub(super) fn order(&mut self, ordered: AgentOrder, site: &mut SharedState) -> Result<Response, ProcessDied> {
         let number = self.number;
         let Some(process) = self.process.as_mut() else {

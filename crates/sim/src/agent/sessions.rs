@@ -132,7 +132,7 @@ impl AgentNode {
             }
             (ClientMessage::Release, Some((_, lease))) => {
                 let reason = EndReason::Released;
-                // The client is told by the event of the lease's end.
+                // The event of the lease's end informs the client.
                 self.step(BookEvent::End { lease, reason }, site)?;
             }
         }
@@ -199,7 +199,7 @@ impl AgentNode {
         Ok(Some(ttl))
     }
 
-    /// Introduces clients to workers that are up or gone by now.
+    /// Answers clients whose workers have started, or are gone, by now.
     pub(super) fn connect_waiting(&mut self, site: &mut SharedState) {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {

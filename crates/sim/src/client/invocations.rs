@@ -1,4 +1,4 @@
-//! Invocations of a client: sent, answered, failed, and sent again.
+//! Invocations of a client: sending, answers, failures, and repetition.
 
 use super::{ClientProcess, DEPTH, InvocationFailure, SLACK};
 use crate::hold::{HeldLease, Hold};
@@ -73,7 +73,8 @@ impl ClientProcess {
         self.work(node, site);
     }
 
-    /// Gives up a lease that is over or must be considered lost; its invocations fail, or move to another one.
+    /// Gives up a lease that is over or must be considered lost. Its invocations fail, or are sent again on another
+    /// lease.
     pub(super) fn give_up_lease(&mut self, node: Node, mut held: HeldLease, site: &mut SharedState) {
         site.note(node, || format!("has lost lease {}", held.grant.lease));
         self.say(node, held.grant.agent, held.session, ClientMessage::Close, site);

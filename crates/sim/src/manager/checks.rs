@@ -14,7 +14,7 @@ use std::time::Duration;
 const SLACK: Duration = Duration::from_millis(20);
 
 impl ManagerNode {
-    /// No tenant pays for more than was used.
+    /// Checks that no tenant pays for more than was used.
     pub(super) fn check_bill(&self, tenant: &str, site: &mut SharedState) {
         let bill = self.durable.bill(tenant);
         let drift = site.scenario.drift_ppm_max;
@@ -27,8 +27,8 @@ impl ManagerNode {
         });
     }
 
-    /// No function is billed for more than was spent in it, and all functions of a lease together for no more than
-    /// the lease.
+    /// Checks that no function is billed for more time than was spent in it, and that all functions of a lease together
+    /// are billed for no more than the lease.
     pub(super) fn check_functions(&self, reported: &[LeaseId], site: &mut SharedState) {
         for (lease, usage, functions) in self.durable.functions() {
             let Some(truth) = site.truth.leases.get(&lease).filter(|_| reported.contains(&lease)) else {
@@ -43,7 +43,7 @@ impl ManagerNode {
         }
     }
 
-    /// A silent agent is suspected in time.
+    /// Checks that silent agents are suspected in time.
     pub(super) fn check_suspicion(&self, site: &mut SharedState) {
         let Some(process) = &self.process else { return };
         for (record, state, _) in process.cluster.registry().agents() {
@@ -57,7 +57,7 @@ impl ManagerNode {
         }
     }
 
-    /// Acknowledged usage stays in the ledger for ever.
+    /// Checks that the ledger contains all acknowledged usage.
     pub fn check_acknowledged(&self, site: &mut SharedState) {
         let mut lost = None;
         for ((agent, boot, lease), usage) in &site.truth.acknowledged {

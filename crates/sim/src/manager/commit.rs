@@ -11,7 +11,7 @@ pub(super) struct Commit {
 }
 
 impl Commit {
-    /// Whether this commit may overtake an earlier one, as the daemon's writers allow.
+    /// Whether this commit may become durable before an earlier commit, as in the real daemon.
     pub fn may_overtake(&self, earlier: &Self) -> bool {
         let alone = |commit: &Self| {
             let mut writes = commit.writes.iter();

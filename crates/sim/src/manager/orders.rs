@@ -1,4 +1,4 @@
-//! An operator at the manager's node, who gives one order after the other, and repeats unanswered ones.
+//! An operator at the manager's node, who gives one order after the other, and repeats unanswered orders.
 
 use super::{Caller, ManagerNode, NODE};
 use crate::agent::{ProcessDied, id};
@@ -19,9 +19,9 @@ pub struct Operator {
     wants: VecDeque<(usize, OperatorOrder)>,
     /// Run of the manager that got the order, and the order's number.
     asked: Option<(u32, u64)>,
-    /// How often it has given the order.
+    /// Number of times that the operator has given the order.
     tries: u32,
-    /// Whether the order's agent was given back before.
+    /// Whether the order's agent had been given back before the order.
     was_given_back: bool,
     /// Agents that the operator was told are given back.
     given_back: BTreeSet<AgentId>,
@@ -56,7 +56,7 @@ impl Operator {
         self.wants.is_empty()
     }
 
-    /// No lease is requested from an agent that the operator was told is given back.
+    /// Checks that no lease is requested from an agent after the operator was told that it is given back.
     pub(super) fn check_grant(&self, agent: AgentId, site: &mut SharedState) {
         site.check_promise(NODE, !self.given_back.contains(&agent), || {
             format!("agent {agent} is asked for a lease after its operator was told that it is given back")
@@ -68,8 +68,9 @@ impl Operator {
         site.note(NODE, || format!("tells the operator {answer:?}"));
         let asked = self.asked.take();
         if let ClusterAnswer::Refused(Rejection::BadRequest { .. }) = answer {
-            // The state before the order is in force again, and everywhere. An earlier try of the order may have been
-            // recorded for an agent that was away: that agent will reject it, too.
+            // After this refusal the state before the order is in force again, at manager and agent. After several
+            // attempts that is not certain: an earlier attempt may be recorded for an agent that was away, and that
+            // agent will reject it only later.
             if let Some((agent, _)) = self.wants.pop_front()
                 && self.was_given_back
                 && self.tries == 1
@@ -108,7 +109,7 @@ impl ManagerNode {
         })
     }
 
-    /// Gives the operator's next order, unless the operator waits for an answer.
+    /// Sends the operator's next order, unless the operator waits for an answer.
     pub(super) fn give_next_order(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         let Some(process) = &mut self.process else {
             return Ok(());

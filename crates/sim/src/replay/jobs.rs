@@ -12,7 +12,7 @@ pub struct Job {
     pub submitted: Micros,
     pub nodes: u32,
     pub runtime: Micros,
-    /// Time that its user asked for, which is all that the scheduler knows.
+    /// Time that its user asked for. The scheduler uses only this time, because it cannot know the job's real length.
     pub limit: Micros,
 }
 
@@ -102,7 +102,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts jobs in order until one does not fit; then starts jobs behind that one if they do not delay it.
+    /// Starts jobs in order until a job does not fit. Then starts later jobs that do not delay this job.
     fn start(&mut self, now: Micros) {
         let first = loop {
             match self.queue.front().copied() {
@@ -132,7 +132,8 @@ impl Scheduler {
         }
     }
 
-    /// Time by which `nodes` nodes are idle at the latest, and how many more are idle then.
+    /// Returns the latest time at which `nodes` nodes will be idle, and the number of further nodes that will be idle
+    /// then.
     fn reserve(&self, nodes: usize, now: Micros) -> (Micros, usize) {
         let mut ends: Vec<_> = self.running.iter().map(|run| (run.limit, run.nodes.len())).collect();
         ends.sort_unstable();

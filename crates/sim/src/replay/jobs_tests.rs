@@ -17,19 +17,19 @@ fn sorted(mut periods: Vec<Period>) -> Vec<(Micros, Micros)> {
 
 #[test]
 fn idle_periods_of_three_jobs_are_as_by_hand() {
-    // Node 0: job A from 10 to 30, job C from 30 to 50. Node 1: idle until C, which needs both.
+    // Node 0: job A from 10 to 30, job C from 30 to 50. Node 1: idle until C, which needs both nodes.
     let jobs = [job(10, 1, 20, 20), job(15, 2, 20, 20)];
     assert_eq!(
         sorted(schedule(&jobs, 2, 10, 100)),
         [(0, 10), (0, 30), (50, 100), (50, 100)]
     );
-    // B fills the hole before C, because it ends by 30.
+    // B fits on the idle node before C, because it ends by 30.
     let jobs = [job(10, 1, 20, 20), job(15, 2, 20, 20), job(16, 1, 10, 14)];
     assert_eq!(
         sorted(schedule(&jobs, 2, 10, 100)),
         [(0, 10), (0, 16), (26, 30), (50, 100), (50, 100)]
     );
-    // B's limit could delay C, so B waits, though it would end in time.
+    // By its limit B could delay C, so B waits, although it would in fact end in time.
     let jobs = [job(10, 1, 20, 20), job(15, 2, 20, 20), job(16, 1, 10, 15)];
     assert_eq!(
         sorted(schedule(&jobs, 2, 10, 100)),
@@ -39,8 +39,8 @@ fn idle_periods_of_three_jobs_are_as_by_hand() {
 
 #[test]
 fn backfill_gives_away_only_nodes_that_the_first_job_does_not_need() {
-    // A has two of four nodes until 30, B waits for three. Of the two idle ones one is spare then: C gets it, and D,
-    // which comes at the same moment and is as long, waits until B ends at 50.
+    // A has two of four nodes until 30, and B waits for three nodes. When B starts, one of the two idle nodes is left
+    // over, so C gets one. D, which is submitted together with C and is as long, waits until B ends at 50.
     let jobs = [
         job(10, 2, 20, 20),
         job(15, 3, 20, 20),
@@ -67,7 +67,7 @@ fn job_wider_than_the_site_never_starts() {
 
 #[test]
 fn nodes_are_either_idle_or_have_a_job() {
-    // All jobs end before the trace does, so what is not idle is what they ran.
+    // All jobs end before the trace, so all time that is not idle is running time of jobs.
     for seed in 0..20 {
         let site = Site {
             nodes: 64,

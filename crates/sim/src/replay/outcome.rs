@@ -1,14 +1,14 @@
-//! Outcome of a policy: what becomes of the time of idle nodes, exact to the microsecond.
+//! Outcome of a policy: use of the time of idle nodes, exact to the microsecond.
 //!
 //! ```text
 //! idle    = starts + offered
 //! offered = used + calls + interrupted + not begun      for each load
 //! ```
 //!
-//! All times are of one core of each node. All cores of a node fare alike, because there are always more tasks than
-//! cores. A task does not begin if it could not end before the pilot's time is over ("not begun"). A task that a
-//! job interrupts is lost: if it may be moved it runs again elsewhere, from its beginning, and else the caller is told.
-//! In both cases the time that it had on this node is wasted ("interrupted").
+//! All times are of one core of each node. All cores of a node are used equally, because there are always more tasks
+//! than cores. A task does not begin if it could not end before the pilot's time is over ("not begun"). A task that a
+//! job interrupts is lost. If the task may be repeated, it runs again on another node, from its beginning; otherwise
+//! its caller gets an error. In both cases its time on this node is wasted ("interrupted").
 
 use super::parameters::{CALL, Micros, Policy, TASKS};
 use super::periods::Period;
@@ -19,13 +19,13 @@ use rand::rngs::SmallRng;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub idle: Micros,
-    /// Idle time before the first call: nodes wait for a pilot, or start.
+    /// Idle time before the first call: waiting for a pilot, and starting the platform.
     pub starts: Micros,
-    /// How often the platform got a node.
+    /// Number of times that the platform got a node.
     pub grants: u64,
-    /// How often it had to give one back to a job.
+    /// Number of times that the platform had to give a node back to a job.
     pub preemptions: u64,
-    /// Time that jobs waited for nodes, for each node of a job.
+    /// Time for which jobs waited for nodes to be given back, summed over the nodes of each job.
     pub delay: Micros,
     pub loads: Vec<Load>,
 }
@@ -37,9 +37,9 @@ pub struct Load {
     pub used: Micros,
     /// Time between tasks.
     pub calls: Micros,
-    /// Time of tasks that jobs interrupted.
+    /// Time spent on tasks that jobs interrupted.
     pub interrupted: Micros,
-    /// Time before the end of a pilot, too short for a task.
+    /// Time before the end of a pilot that was too short for another task.
     pub not_begun: Micros,
     pub tasks: u64,
     pub tasks_interrupted: u64,
@@ -52,7 +52,8 @@ impl Outcome {
 }
 
 impl Load {
-    /// Counts what a core does in `offered` time, if it could have had `time` without a job.
+    /// Counts the tasks of a core that is offered for the time `offered`. Without a job, it would be offered for
+    /// `time`.
     fn serve(&mut self, offered: Micros, time: Micros, call: Micros) {
         let each = self.task + call;
         let (done, rest) = (offered / each, offered % each);
@@ -68,7 +69,7 @@ impl Load {
     }
 }
 
-/// Uses idle periods by a policy, for each load. The end of the trace counts as the beginning of a job.
+/// Applies a policy to idle periods, for each load. The end of the trace counts as the beginning of a job.
 pub fn play(periods: &[Period], policy: &Policy, seed: u64) -> Outcome {
     play_loads(periods, policy, &TASKS, CALL, seed)
 }

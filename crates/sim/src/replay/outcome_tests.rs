@@ -17,8 +17,8 @@ fn period(begin: Micros, end: Micros) -> Period {
     Period { begin, end }
 }
 
-/// Periods of up to an hour, most of them shorter: for each task length and each walltime there are some of about that
-/// length.
+/// Periods of up to an hour, most of them much shorter. For each task length and each walltime, some periods have about
+/// that length.
 fn random_periods(seed: u64) -> Vec<Period> {
     let random = &mut SmallRng::seed_from_u64(seed);
     let mut periods = Vec::new();
@@ -59,7 +59,7 @@ fn time_of_an_agent_beside_the_batch_system_is_as_computed_by_hand() {
     };
     assert_eq!(outcome, expected, "99 s hold nine calls and tasks");
 
-    // A second more: a tenth task is interrupted.
+    // With one second more, a tenth task is interrupted.
     let outcome = play_loads(
         &[period(0, 101 * SECOND)],
         &fixed(0, SECOND, None, 7),
@@ -73,9 +73,10 @@ fn time_of_an_agent_beside_the_batch_system_is_as_computed_by_hand() {
 
 #[test]
 fn time_of_pilots_is_as_computed_by_hand() {
-    // Wait 2 s, start 1 s, walltime 20 s, so pilots hold the node from 2 to 22 and from 24 to 44 s. A job comes at 40
-    // s. Offered: 3 to 22 and 25 to 40, 19 s and 15 s. Tasks of 4 s: four and 3 s that are too short; then three, and a
-    // fourth is interrupted after 3 s.
+    // Wait 2 s, start 1 s, walltime 20 s: pilots have the node from 2 to 22 s and from 24 to 44 s. A job arrives at 40
+    // s. So the node is offered from 3 to 22 s and from 25 to 40 s, for 19 s and 15 s. With tasks of 4 s, the first
+    // pilot runs four tasks, and 3 s are left, too short for a task. The second pilot runs three tasks, and a fourth is
+    // interrupted after 3 s.
     let policy = fixed(2 * SECOND, SECOND, Some(20 * SECOND), 3 * SECOND);
     let outcome = play_loads(&[period(0, 40 * SECOND)], &policy, &[4 * SECOND, 20 * SECOND], 0, 0);
     assert_eq!((outcome.idle, outcome.starts), (40 * SECOND, 6 * SECOND), "{outcome:?}");
@@ -93,7 +94,7 @@ fn time_of_pilots_is_as_computed_by_hand() {
         (3 * SECOND, 3 * SECOND, 1),
         "{four:?}"
     );
-    // Pilots of 20 s, of which one is needed to start, have no room for tasks of 20 s.
+    // A pilot of 20 s needs 1 s to start, so tasks of 20 s do not fit.
     assert_eq!(
         (twenty.tasks, twenty.not_begun, twenty.interrupted),
         (0, 34 * SECOND, 0),
@@ -114,7 +115,7 @@ fn job_that_comes_before_the_pilot_does_not_wait_for_it() {
         (outcome.starts, outcome.grants, outcome.preemptions, outcome.delay),
         (SECOND, 0, 0, 0)
     );
-    // A job that comes while the pilot starts does wait, and nothing was offered.
+    // A job that arrives while the pilot starts waits, too, and no time was offered.
     let outcome = play_loads(
         &[period(0, SECOND)],
         &fixed(0, 2 * SECOND, Some(MINUTE), SECOND),

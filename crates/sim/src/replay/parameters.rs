@@ -12,25 +12,27 @@ pub const MINUTE: Micros = 60 * SECOND;
 pub const HOUR: Micros = 60 * MINUTE;
 pub const DAY: Micros = 24 * HOUR;
 
-/// Lengths of tasks. A load consists of tasks of one length; there are always more of them than cores.
+/// Lengths of tasks. A load consists of tasks of one length, and always has more tasks than there are cores.
 pub const TASKS: [Micros; 5] = [MILLISECOND, 100 * MILLISECOND, 10 * SECOND, MINUTE, 10 * MINUTE];
 
 /// Time of a core that a call costs beside its task: the round trip of a hot call of 64 bytes to another host, over
 /// `tcp;ofi_rxm` (docs/performance.md). Calls in flight would hide most of it.
 pub const CALL: Micros = 15;
 
-/// Cores of a node of the XC50 part of Piz Daint, which has three of four nodes; the other nodes have 36.
+/// Cores of a node in the XC50 partition of Piz Daint, to which three of four nodes belong; the other nodes have 36
+/// cores.
 pub const CORES: u64 = 12;
 
-/// Median of the idle periods of Piz Daint's nodes. The samples count nodes without naming them, so it cannot be
-/// computed from them; reports give five to six minutes.
+/// Median of the idle periods of Piz Daint's nodes. It cannot be computed from the samples, which only count idle
+/// nodes. Published reports give five to six minutes.
 pub const MEDIAN_IDLE: Micros = 330 * SECOND;
 
-/// Longest step between two samples that counts. At the change to summer time the clock of the trace jumps by an hour.
+/// Longest step between two samples that is accepted; a longer step is shortened. At the change to summer time, the
+/// clock of the trace jumps by an hour.
 pub const STEP_MAX: Micros = 10 * MINUTE;
 
-/// Distribution of a cost, known by some points. Between them it is linear, which puts the mean of a skewed cost too
-/// high, so no policy looks better than measured.
+/// Distribution of a cost, given by some percentiles. Between these it is linear, which overestimates the mean of a
+/// skewed cost, so that no policy looks better than measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     pub least: Micros,
@@ -49,7 +51,7 @@ impl Cost {
         }
     }
 
-    /// Any time of a range, all equally often.
+    /// Uniform distribution over a range.
     pub const fn uniform(least: Micros, most: Micros) -> Self {
         let width = most - least;
         Self {
@@ -87,16 +89,16 @@ pub struct Policy {
     pub wait: Cost,
     /// Time from the end of `wait` until the first call.
     pub start: Cost,
-    /// Time after which the batch system ends a pilot.
+    /// Time after which the batch system ends a pilot; `None` if there are no pilots.
     pub walltime: Option<Micros>,
     /// Time from the batch system's decision that a job gets the node until the node is free. The job waits for that.
     pub give_back: Cost,
 }
 
-/// The agent stays on the node, outside the batch system's books; it takes the node in the epilog and yields it in the
-/// prolog. Measured in 300 rounds on two cores that were busy with Python tasks, `hotlease-node` being run as a
-/// process: retake to first call of a new executor 31 ms, p99 1.94 s, longest 2.7 s; yield 5.0 ms, p99 9.1, longest
-/// 9.7.
+/// The agent stays on the node, and the batch system does not account for it. It takes the node in the epilog and
+/// yields the node in the prolog. Measured in 300 rounds on two cores that were busy with Python tasks, with
+/// `hotlease-node` run as a process: retake to first call of a new executor 31 ms, p99 1.94 s, longest 2.7 s; yield 5.0
+/// ms, p99 9.1, longest 9.7.
 pub const PROLOG: Policy = Policy {
     name: "prolog",
     wait: Cost::always(0),
@@ -115,13 +117,14 @@ pub const PROLOG: Policy = Policy {
     },
 };
 
-/// A pilot is a job of low priority that the batch system preempts. There are always enough of them in the queue, and
-/// no limit on how many start at once.
+/// A pilot is a job of low priority that the batch system preempts. The queue always contains enough pilots, and any
+/// number of them can start at once.
 /// - Wait: an 8-core job starts 0.3 to 3.0 s after its submission on an idle node, measured with Slurm 22.05 on
 ///   loopback. No backfill cycle is added (see [`VARIANTS`]).
 /// - Start: first result of a program where no platform runs, 57 ms at best, 71 ms in the median (docs/performance.md);
-///   the bound that the project sets itself, 1 s, is taken for the longest.
-/// - Give back: a preempted pilot delays the job by 1.0 to 4.0 s if it is a step and ends at SIGTERM, measured there too.
+///   the longest is assumed to be 1 s, the project's own limit.
+/// - Give back: a preempted pilot delays the job by 1.0 to 4.0 s if it is a step and ends at SIGTERM. This, too, was
+///   measured with that Slurm.
 const fn pilot(name: &'static str, walltime: Micros) -> Policy {
     Policy {
         name,
@@ -144,9 +147,9 @@ pub const POLICIES: [Policy; 4] = [
     pilot("pilot-60min", HOUR),
 ];
 
-/// Policies with a cost changed, to show how much depends on it.
+/// Policies with one changed cost, to show how much the outcome depends on this cost.
 pub const VARIANTS: [Policy; 3] = [
-    // Each retake takes as long as the longest that was seen.
+    // Each retake takes as long as the longest measured retake.
     Policy {
         name: "prolog, slow",
         start: Cost::always(2_700 * MILLISECOND),
@@ -170,19 +173,20 @@ pub const VARIANTS: [Policy; 3] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
     pub nodes: u32,
-    /// Time until the site is as full as it stays; not part of the trace.
+    /// Time until the load of the site is stationary; not part of the trace.
     pub filling: Micros,
     pub length: Micros,
-    /// Node time of the jobs that arrive, in percent of what the site has.
+    /// Node time of the submitted jobs, in percent of the site's node time.
     pub load_percent: u32,
-    /// Nodes of a job, log-uniform.
+    /// Largest number of nodes of a job; the number is distributed log-uniformly.
     pub nodes_max: u32,
-    /// Time that a job runs, log-uniform (as many between 1 and 10 minutes as between 10 and 100).
+    /// Range of the run time of a job, which is distributed log-uniformly (as many jobs between 1 and 10 minutes as
+    /// between 10 and 100).
     pub runtime_min: Micros,
     pub runtime_max: Micros,
-    /// A job asks for up to this many times its run time, and for no more than `runtime_max`.
+    /// A job's requested time is up to this many times its run time, but at most `runtime_max`.
     pub overestimate_max: u32,
-    /// Jobs of the queue that backfill looks at.
+    /// Number of jobs of the queue that backfill considers.
     pub backfill_depth: usize,
     /// Time between the samples from which the idle periods are inferred, to compare them with the true ones.
     pub sample_step: Micros,

@@ -2,14 +2,15 @@
 //!
 //! If a sample has more idle nodes than the sample before, the difference is the number of periods that begin between
 //! the two, each at a random moment. If it has fewer, the difference is the number of periods that end. The samples do
-//! not tell which ones end. Two matchings are the extremes:
+//! not say which periods end. Two rules (matchings) are the extremes:
 //! - oldest first: the node that has been idle longest gets the next job. The lengths vary least.
-//! - newest first: the node that became idle last gets it. Some nodes stay idle for days, the other periods are short.
+//! - newest first: the node that became idle last gets the next job. Some nodes stay idle for days, and the other
+//!   periods are short.
 //!
-//! Each of them has the fewest periods that the samples permit. In truth there are more, because a node that becomes
-//! idle and another that gets a job between two samples cancel out. The third matching adds these exchanges: random
-//! nodes get jobs, and besides, at a constant rate, any idle node gets a job while another becomes idle. The rate is
-//! the one at which the median period is as long as a known one.
+//! Both have the least number of periods that the samples permit. The real number is larger: if one node becomes idle
+//! and another gets a job between two samples, the counts do not change. The third matching adds these exchanges.
+//! Random nodes get jobs; besides, at a constant rate, an idle node gets a job while another node becomes idle. The
+//! rate is chosen so that the median period has a known length.
 
 use super::parameters::Micros;
 use super::samples::Sample;
@@ -35,7 +36,7 @@ impl Period {
 pub enum Matching {
     OldestFirst,
     NewestFirst,
-    /// The median period is to have this length.
+    /// Length that the median period is to have.
     Exchanging {
         median: Micros,
     },
@@ -98,7 +99,7 @@ fn matched(samples: &[Sample], matching: Matching, random: &mut SmallRng) -> Vec
     periods
 }
 
-/// Divides periods so often that their median becomes shorter than `median`, by at most a thousandth. If the median is
+/// Divides periods until their median is at most `median`, and shorter by no more than a thousandth. If the median is
 /// short enough already, no period is divided.
 fn exchanged(periods: &[Period], median: Micros, seed: u64) -> Vec<Period> {
     let middle = |periods: &[Period]| quantile(&lengths(periods), 50);
@@ -106,7 +107,7 @@ fn exchanged(periods: &[Period], median: Micros, seed: u64) -> Vec<Period> {
         return periods.to_vec();
     }
     // Bounds of the mean time from one exchange of a node to the next: with `short` the median is too short, with
-    // `long` too long.
+    // `long` it is too long.
     let (mut short, mut long) = (0, 1000 * median);
     let mut best = divided(periods, median, seed);
     while long - short > median / 10_000 + 1 {
@@ -126,7 +127,7 @@ fn exchanged(periods: &[Period], median: Micros, seed: u64) -> Vec<Period> {
     best
 }
 
-/// Divides periods at random moments; the time from one to the next is `mean` on average.
+/// Divides periods at random moments. The mean time between these moments is `mean`.
 fn divided(periods: &[Period], mean: Micros, seed: u64) -> Vec<Period> {
     let random = &mut SmallRng::seed_from_u64(seed);
     let mut parts = Vec::with_capacity(periods.len() * 2);
@@ -145,7 +146,7 @@ fn divided(periods: &[Period], mean: Micros, seed: u64) -> Vec<Period> {
     parts
 }
 
-/// Draws the time until the next event, at least 1, where events are independent of each other.
+/// Draws the time until the next of independent events (exponential distribution); at least 1.
 pub fn exponential(mean: Micros, random: &mut SmallRng) -> Micros {
     // In (0, 1], so the logarithm is finite.
     let rest = 1.0 - random.random::<f64>();
@@ -159,7 +160,7 @@ pub fn lengths(periods: &[Period]) -> Vec<Micros> {
     lengths
 }
 
-/// Percentile of ascending lengths; 0 if there is none.
+/// Percentile of ascending lengths; 0 if there are no lengths.
 pub fn quantile(lengths: &[Micros], percent: usize) -> Micros {
     let last = lengths.len().saturating_sub(1);
     lengths.get(last * percent / 100).copied().unwrap_or(0)

@@ -24,7 +24,8 @@ fn matchings() -> [Matching; 3] {
 
 #[test]
 fn two_nodes_are_matched_as_by_hand() {
-    // Idle: one node from the start, a second from (0, 10]. One leaves in (10, 20], the other stays.
+    // One node is idle from the start, a second node becomes idle in (0, 10]. One of them gets a job in (10, 20], the
+    // other stays idle.
     let samples = [(0, 1), (10, 2), (20, 1), (30, 1)].map(|(at, idle)| Sample { at, idle });
     for (matching, first_is_over) in [(Matching::OldestFirst, true), (Matching::NewestFirst, false)] {
         let periods = infer(&samples, matching, 5);
@@ -50,7 +51,7 @@ fn samples_of_inferred_periods_are_the_samples() {
                 periods.iter().all(|period| period.begin < period.end),
                 "seed {seed}, {matching:?}"
             );
-            // The last sample is the end of all periods.
+            // All periods end at the last sample.
             for sample in &samples[..samples.len() - 1] {
                 let idle = periods
                     .iter()

@@ -1,4 +1,4 @@
-//! Results of a replay, as tables or as JSON, one object a line.
+//! Results of a replay, as tables or as JSON with one object per line.
 
 use super::outcome::{Load, Outcome};
 use super::parameters::{CORES, HOUR, MILLISECOND, MINUTE, Micros, SECOND, TASKS};

@@ -1,4 +1,4 @@
-//! Samples of the number of idle nodes, as a file of the Piz Daint trace has them.
+//! Samples of the number of idle nodes, in the format of the Piz Daint trace.
 
 use super::parameters::{DAY, HOUR, MINUTE, Micros, SECOND, STEP_MAX};
 use std::io::Read;
@@ -9,7 +9,7 @@ use time::{Date, Month};
 /// Number of idle nodes at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Since the first sample.
+    /// Time since the first sample.
     pub at: Micros,
     pub idle: u32,
 }
@@ -30,7 +30,7 @@ pub enum Error {
     Output(#[from] std::io::Error),
 }
 
-/// Samples of a file in order of time, and the number of the site's nodes in most of them.
+/// Samples of a file in order of time, and the number of the site's nodes that most samples give.
 #[derive(Debug)]
 pub struct Trace {
     pub samples: Vec<Sample>,
@@ -104,7 +104,7 @@ pub fn parse(name: &str, text: impl Read) -> Result<Trace, Error> {
     })
 }
 
-/// Samples with times since the first. A step that is too long becomes as long as the median one.
+/// Returns the samples with times since the first sample. A step that is too long is shortened to the median step.
 fn closed(dated: &[(Micros, u32)]) -> Vec<Sample> {
     let mut steps: Vec<_> = dated.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     let steps_in_order = steps.clone();

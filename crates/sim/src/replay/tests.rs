@@ -62,12 +62,12 @@ fn generated_site_is_as_idle_as_real_ones_and_offered_by_the_prolog_policy() {
 #[test]
 fn file_of_samples_is_replayed() {
     let file = std::env::temp_dir().join(format!("hotlease-samples-{}.csv", std::process::id()));
-    // 1 of 2 nodes is idle for 600 s.
+    // One of two nodes is idle for 600 s.
     let rows = "date,idle_nodes,total_nodes\n01-03-22 00:00:00,1,2\n01-03-22 00:05:00,1,2\n01-03-22 00:10:00,1,2\n";
     std::fs::write(&file, rows).expect("file");
     let [table, records] = [false, true].map(|json| text(Some(&file), 0, json));
     std::fs::remove_file(&file).expect("file");
-    // 600 s of 12 cores are 2 core hours, half of what the two nodes have.
+    // 600 s of 12 cores are 2 core hours, half of the core hours of the two nodes.
     assert!(
         table.contains("1, 10.0 min in the median, 10.0 min in the mean; 2 core hours, 50.00 % of the site"),
         "{table}"
