@@ -4,23 +4,23 @@ use nix::errno::Errno;
 use std::fmt;
 use std::io;
 
-/// A line of the threat model, with the attempts at it.
+/// A line of the threat model, with the attempts that test it.
 #[derive(Debug)]
 pub struct Threat {
-    /// Action that no function may be able to do.
+    /// Action that must be impossible for functions.
     pub threat: &'static str,
-    /// All attempts at it.
+    /// All attempts to perform the action.
     pub attempts: &'static [Attempt],
 }
 
 /// Evidence of an escape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// The attempt itself: the kernel let it do something forbidden.
+    /// The attempt's own report that the kernel allowed a forbidden action.
     OwnClaim,
-    /// The neighbour's or the agent's secret in its output, which it was not told.
+    /// The neighbour's or the agent's secret in the attempt's output. The attempt was not given these secrets.
     Secret,
-    /// An effect that its target noticed.
+    /// An effect that the target of the attempt noticed.
     Effect,
 }
 
@@ -91,21 +91,21 @@ impl fmt::Display for MustSucceed {
 
 /// One attempt to escape.
 pub struct Attempt {
-    /// Name, as in `hotlease-escape try NAME`.
+    /// Name, for `hotlease-escape try NAME`.
     pub name: &'static str,
     /// Description in one line.
     pub what: &'static str,
     /// Evidence of an escape.
     pub evidence: Evidence,
-    /// Condition under which it must succeed outside sandboxes.
+    /// Condition under which the attempt must succeed outside sandboxes.
     pub teeth: MustSucceed,
     /// Requirement of the attempt that not all nodes meet, if any.
     pub needs: Option<&'static str>,
-    /// Whether it is a flood: it goes on for a while, and the neighbour's pace is measured during it.
+    /// Whether the attempt is a flood: it continues for a while, and meanwhile the neighbour's pace is measured.
     pub flood: bool,
-    /// Whether it goes on until it is killed.
+    /// Whether the attempt continues until it is killed.
     pub endless: bool,
-    /// Whether it is no escape where the network is granted.
+    /// Whether success of the attempt is no escape if the network is granted.
     pub networked: bool,
     go: fn() -> AttemptResult,
 }
@@ -116,7 +116,7 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// An attempt that always succeeds outside sandboxes, and whose own word is evidence.
+/// Makes an attempt that always succeeds outside sandboxes, and whose own report is evidence.
 pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> AttemptResult) -> Attempt {
     Attempt {
         name,
@@ -131,7 +131,7 @@ pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> 
     }
 }
 
-/// Table of attempts: name, description, function, and the ways in which it differs from a plain [`attempt`].
+/// Table of attempts: name, description, function, and the properties that differ from those of a plain [`attempt`].
 macro_rules! attempts {
     ($($name:literal, $what:literal, $go:path $(, $way:ident($($value:expr)?))*;)*) => {
         &[$($crate::attempt::attempt($name, $what, $go)$(.$way($($value)?))*),*]
@@ -190,12 +190,12 @@ impl Attempt {
     }
 }
 
-/// Outcome of an attempt, as it reports itself.
+/// Outcome of an attempt, as the attempt itself reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// The attempt was stopped; the text says by what.
     Contained(String),
-    /// The attempt got out; the text says what it got.
+    /// The attempt got out; the text says what it achieved.
     Escaped(String),
     /// The attempt could not be made; the text says why.
     Untried(String),
@@ -211,7 +211,7 @@ impl AttemptOutcome {
         }
     }
 
-    /// Reads the last line that a process printed; `None` if it is no outcome.
+    /// Parses the last line that a process printed. Returns `None` if the line is no outcome.
     pub fn read(output: &str) -> Option<Self> {
         let line = output.lines().last()?;
         let (word, rest) = line.split_once(": ")?;
@@ -232,19 +232,19 @@ impl fmt::Display for AttemptOutcome {
             Self::Escaped(rest) => ("escaped", rest),
             Self::Untried(rest) => ("untried", rest),
         };
-        // Keeps it on one line, even if the attempt has read line feeds.
+        // Keeps the text on one line, even if the attempt has read line feeds.
         let rest: String = rest.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         write!(f, "{word}: {rest}")
     }
 }
 
-/// Result of an attempt: what it got, or why it stopped.
+/// Result of an attempt: what it achieved, or why it stopped.
 pub(crate) type AttemptResult = Result<String, StopReason>;
 
 /// Reason why an attempt stopped.
 #[derive(Debug)]
 pub(crate) enum StopReason {
-    /// The sandbox or the kernel prevented it, or there was nothing to find.
+    /// The sandbox or the kernel prevented the attempt, or there was nothing to find.
     Denied(String),
     /// The node lacks what the attempt needs.
     Untried(String),

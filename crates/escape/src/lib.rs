@@ -1,15 +1,15 @@
 //! Level 1 of hotlease: attempts to escape from a sandbox, and the neighbour that they attack.
 //!
-//! * [`themes`] lists the attempts. Each is one function that does what a hostile function would do, in a process
-//!   of its own (`hotlease-escape try NAME`). It does no damage if it succeeds: if the real action would break the
-//!   host, it only probes whether the action is allowed.
-//! * [`Neighbour`] is another tenant's process outside the sandbox, with secrets in all places where a process can
-//!   have them. It notices what is done to it, so that the word of an attempt need not be believed.
+//! * [`themes`] lists the attempts. Each attempt is one function that does what a hostile function would do, in a
+//!   separate process (`hotlease-escape try NAME`). A successful attempt does no damage: if the real action would break
+//!   the host, the attempt only probes whether the action is allowed.
+//! * [`Neighbour`] is another tenant's process outside the sandbox, with secrets in all places where a process can have
+//!   them. It notices attacks on itself, so that the attempts' own reports need not be trusted.
 //! * [`Residue`] is anything that attempts leave behind.
-//! * [`take_turn`] is a tenant that comes after others on the same node (`hotlease sandbox hand-over`).
-//! * `hotlease sandbox test` combines them: it starts each attempt in a sandbox next to a fresh neighbour.
+//! * [`take_turn`] acts as a tenant that uses a node after other tenants (`hotlease sandbox hand-over`).
+//! * `hotlease sandbox test` combines these parts: it starts each attempt in a sandbox beside a new neighbour.
 //!
-//! docs/escape-corpus.md lists the attempts for readers; a test of this crate compares it with the table.
+//! docs/escape-corpus.md lists the attempts; a test of this crate compares the page with the table.
 
 mod attempt;
 mod attempts;

@@ -51,7 +51,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
             say(&page());
             ExitCode::SUCCESS
         }
-        // The token is there for the search for this attempt's left-over processes.
+        // The token is not used here. It identifies left-over processes of this attempt by their command line.
         ["try", name] | ["try", name, _] => {
             wait();
             make(name)
@@ -87,7 +87,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
     }
 }
 
-/// Makes an attempt in this process, which ends afterwards.
+/// Makes an attempt in this process. The process must end afterwards.
 fn make(name: &str) -> ExitCode {
     let outcome = match attempts().find(|attempt| attempt.name == name) {
         Some(attempt) => attempt.go(),
@@ -97,8 +97,8 @@ fn make(name: &str) -> ExitCode {
     ExitCode::from(outcome.status())
 }
 
-/// Makes several attempts in one virtual machine, whose start costs more than they do. Reports readiness first,
-/// because all attempts together may take longer than a machine may stay silent.
+/// Makes several attempts in one virtual machine, because starting a machine costs more than the attempts. Reports
+/// readiness first, because all attempts together may take longer than the limit for a machine's first message.
 fn several(token: &str, names: &[&str]) {
     use std::os::unix::process::ExitStatusExt;
     let ready = WorkerAnswer::Ready {
@@ -106,7 +106,7 @@ fn several(token: &str, names: &[&str]) {
         imports_us: 0,
         boot_us: 0,
     };
-    // Without a control socket, no process waits for this.
+    // Without a control socket, no process waits for this message.
     let _ = nix::sys::socket::send(
         std::io::stdin().as_raw_fd(),
         &hotlease_wire::encode(&ready),
@@ -126,7 +126,7 @@ fn several(token: &str, names: &[&str]) {
     }
 }
 
-/// Waits for orders to fork, and does everything else in the forks.
+/// Waits for orders to fork, and makes the attempts in the forks.
 fn zygote(arguments: &[&str]) -> ExitCode {
     struct NoForkHooks;
     impl ForkHooks for NoForkHooks {
@@ -170,17 +170,17 @@ fn page() -> String {
     page
 }
 
-/// Waits for a message on its control socket, if it has one, which arrives when everything around it is in place.
+/// Waits for a message on the control socket, if there is one. The message arrives when everything outside is prepared.
 fn wait() {
     if let Ok(control) = nix::sys::socket::getsockopt(&std::io::stdin(), nix::sys::socket::sockopt::SockType)
         && control == nix::sys::socket::SockType::SeqPacket
     {
-        // Any message, and also the end of the connection.
+        // Any message ends the wait, and so does the end of the connection.
         let _ = nix::unistd::read(std::io::stdin(), &mut [0; 8]);
     }
 }
 
 fn say(text: &str) {
-    // Without stdout no process reads it, and the exit status suffices.
+    // Without stdout no process reads the text, and the exit status suffices.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -1,5 +1,5 @@
-//! Another tenant's process outside the sandbox: its handle for the process that starts it. Its own code is in the
-//! files next to this one.
+//! Another tenant's process outside the sandbox: the handle in the process that starts it. The code of the neighbour's
+//! process is in the folder `neighbour`.
 
 mod pace;
 mod process;
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Longest wait for an answer. A neighbour answers at once, unless it was stopped or killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A running neighbour. When this is dropped, it ends and removes its secrets.
+/// A running neighbour. When the handle is dropped, the neighbour removes its secrets and ends.
 pub struct Neighbour {
     child: Child,
     orders: Option<ChildStdin>,
@@ -30,8 +30,8 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts this program (`hotlease-escape`) as a neighbour. `token` is in the names of all that it makes;
-    /// `secret`, 32 letters and digits, is in their contents; its own folder is made in `folder`.
+    /// Starts `program` (`hotlease-escape`) as a neighbour. The names of all objects that it makes contain `token`, and
+    /// their contents contain `secret`, 32 letters and digits. It makes its own folder in `folder`.
     pub fn start(program: &Path, token: &str, secret: &str, folder: &Path) -> io::Result<Self> {
         let mut child = Command::new(program)
             .args(["neighbour", token])
@@ -60,17 +60,17 @@ impl Neighbour {
         Ok(started)
     }
 
-    /// Its process id, which is also that of its process group.
+    /// The neighbour's process id, which is also the id of its process group.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Places of its secrets: environment variables of attempts, without their prefix.
+    /// Locations of the neighbour's secrets, as environment variables for attempts. The names are without their prefix.
     pub fn secret_places(&self) -> &[(String, String)] {
         &self.given
     }
 
-    /// Harm that was done to it since its start; nothing, as long as sandboxes hold.
+    /// Harm that was done to the neighbour since its start. Empty if sandboxes work.
     pub fn harm(&mut self) -> Vec<String> {
         match self.ask("harm") {
             Ok(harm) => harm,
@@ -81,7 +81,7 @@ impl Neighbour {
         }
     }
 
-    /// Its pace, measured over this time.
+    /// The neighbour's pace, measured over this time.
     pub fn pulse(&mut self, over: Duration) -> io::Result<LoopTimes> {
         let answer = self.ask(&format!("pulse {}", over.as_millis()))?;
         answer
@@ -125,7 +125,7 @@ impl Neighbour {
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        // It ends by itself, because it has to remove its secrets; it is killed if it does not answer any more.
+        // The neighbour is asked to end, because it must remove its secrets. It is killed if it no longer answers.
         self.orders = None;
         if self.read_until_done().is_err() {
             let _ = self.child.kill();

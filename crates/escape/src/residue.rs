@@ -1,4 +1,4 @@
-//! Residue of attempts: found and removed from outside, by the token in all names.
+//! Residue of attempts. It is found and removed from outside, by the token in all names.
 
 use crate::syscall::kernel;
 use std::ffi::CString;
@@ -11,7 +11,7 @@ pub(crate) const ATTEMPT: &str = "attempt";
 /// Part of the names of everything that neighbours make.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 
-/// Folders in which attempts leave files: first those for temporary files, then those of the system.
+/// Folders in which attempts leave files: first folders for temporary files, then folders of the system.
 pub(crate) const FOLDERS: &[&str] = &[
     "/tmp",
     "/var/tmp",
@@ -45,11 +45,13 @@ pub(crate) fn sysv_key(token: &str, which: SysvKey) -> i32 {
     let mixed = token.bytes().fold(0x811c_9dc5u32, |mixed, byte| {
         (mixed ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    // Positive, and with room for the last digit; 0 would be private.
+    // The key is positive, and its last hexadecimal digit is free for `which`. It is never 0, which would mean a
+    // private object.
     (mixed as i32 & 0x7fff_fff0) | which as i32
 }
 
-/// Names under which an attempt may leave something: environment variables without their prefix.
+/// Names of objects that an attempt may leave behind, as environment variables. The variables' names are without their
+/// prefix.
 pub fn names_for(token: &str) -> Vec<(String, String)> {
     [
         ("TOKEN", token.to_owned()),
@@ -116,7 +118,7 @@ impl Residue {
         }
         let c_name = CString::new(begin.as_str()).expect("a token has no null byte");
         if let Ok(fd) = kernel!(SYS_mq_open, c_name.as_ptr(), libc::O_RDONLY, 0, 0) {
-            // Just opened here, and used by no other code.
+            // This descriptor was opened above, and no other code uses it.
             let _ = kernel!(SYS_close, fd);
             found.push(Self::PosixQueue(begin.clone()));
         }
@@ -125,11 +127,11 @@ impl Residue {
         found
     }
 
-    /// Removes the object. Does nothing if it is gone already, or may not be removed.
+    /// Removes the object. Does nothing if the object is gone already, or if this process has no right to remove it.
     pub fn remove(&self) {
         match self {
             Self::File(path) if path.is_dir() && !path.is_symlink() => {
-                // A mount of an attempt that was killed before it had unmounted it.
+                // The folder may be a mount point of an attempt that was killed before the unmount.
                 let mounted = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
                 let _ = kernel!(SYS_umount2, mounted.as_ptr(), libc::MNT_DETACH);
                 let _ = fs::remove_dir_all(path);
@@ -142,9 +144,9 @@ impl Residue {
                 let _ = kernel!(SYS_mq_unlink, name.as_ptr());
             }
             Self::Key(name) => {
-                // Unlinked from both keyrings instead of left to expire: the keyring would keep four bytes of its
-                // user's quota for each key. Unlinking takes effect a moment later, so the key is revoked first,
-                // which makes it unusable at once.
+                // Unlinks the key from both keyrings. A key that only expires would occupy four bytes of the user's
+                // quota in the keyring. Unlinking takes effect a moment later, so the key is revoked first, which makes
+                // it unusable at once.
                 const KEYCTL_REVOKE: i32 = 3;
                 const KEYCTL_UNLINK: i32 = 9;
                 if let Some(key) = key(name) {
@@ -172,7 +174,7 @@ fn files(begin: &str) -> Vec<Residue> {
         .collect()
 }
 
-/// Keyrings of this user's processes: the user's, and the session's.
+/// Keyrings of this user's processes: the user's keyring, and the session's keyring.
 const KEYRINGS: [i32; 2] = [-4, -3];
 
 /// Key with this name in one of these keyrings.

@@ -1,14 +1,15 @@
-//! Raw system calls: attempts need calls that libraries rightly do not offer.
+//! Raw system calls. Attempts need calls that libraries do not offer, for good reasons.
 
 use crate::attempt::{AttemptResult, StopReason, denied};
 use nix::errno::Errno;
 use std::fs;
 
-/// `kernel!(SYS_name, arguments...)`: the result, or a [`StopReason`] that names the call and its error.
+/// `kernel!(SYS_name, arguments...)` makes a system call. Returns its result, or a [`StopReason`] that names the call
+/// and its error.
 ///
-/// Each argument is a number, or points to memory of the size that the call's manual requires, which lives until
-/// the call returns. The writer of each call must ensure this: the macro replaces an unsafe block with its reason
-/// at each of a hundred calls.
+/// Each argument is a number, or points to memory of the size that the call's manual requires, which lives until the
+/// call returns. The author of each call must ensure this. The macro saves an unsafe block with a reason at each of a
+/// hundred calls.
 macro_rules! kernel {
     ($name:ident $(, $argument:expr)* $(,)?) => {{
         // SAFETY: the rule above, which each use of the macro follows.
@@ -28,8 +29,8 @@ pub(crate) fn checked(name: &str, result: libc::c_long) -> Result<libc::c_long, 
     }
 }
 
-/// Judges a call with senseless arguments: the kernel checks the rights first, so an error about the arguments
-/// shows that the right was there.
+/// Judges a call with senseless arguments: the kernel checks the rights first, so an error about the arguments shows
+/// that the process had the right.
 pub(crate) fn judge_senseless_call(
     what: &str,
     result: Result<libc::c_long, StopReason>,
@@ -56,13 +57,13 @@ pub(crate) fn capabilities(set: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Capabilities that this process has now, a bit each.
+/// Effective capabilities of this process, one bit for each.
 pub fn effective_capabilities() -> u64 {
     capabilities("CapEff")
 }
 
-/// Lets processes of this user trace this one, even if the kernel (Yama) would allow that only to its parents. Used
-/// by a neighbour and a stand-in agent, which only the sandbox must protect.
+/// Lets all processes of this user trace this process, even if the kernel (Yama) would otherwise allow that only to its
+/// parents. Neighbours and the stand-in for the agent use it, so that only the sandbox protects them.
 pub fn allow_tracing() {
     // Fails without Yama, and then the permission is not needed. SAFETY: takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };

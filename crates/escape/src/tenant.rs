@@ -1,4 +1,5 @@
-//! One tenant after another on the same node: each looks for residue of earlier ones, and leaves all that it can.
+//! Turn of one of several tenants on the same node: the tenant looks for residue of earlier tenants, and leaves as much
+//! residue as it can.
 
 use crate::attempts::themes;
 use crate::residue::{ATTEMPT, Residue, name};
@@ -20,13 +21,13 @@ const LEAVING_ATTEMPTS: [&str; 6] = [
 pub const DONE: &str = "done";
 /// Size of the memory that is searched, and then filled.
 const MEMORY_BYTES: usize = 8 << 20;
-/// Byte that it is filled with.
+/// Byte with which the memory is filled.
 const MARK: u8 = 0xa5;
 
-/// Makes the turn of one tenant; returns its findings. All tenants of a run share the token `run`.
+/// Acts as one tenant. Returns its findings. All tenants of a run share the token `run`.
 ///
-/// The tenant gets names as an attempt does (see [`names_for`](crate::names_for)), and must be a process of its
-/// own: its residue stays until its end, or longer if nothing removes it.
+/// The tenant gets names in its environment like an attempt (see [`names_for`](crate::names_for)). It must be a
+/// separate process, because some of its residue exists until the process ends, or longer if nothing removes it.
 pub fn take_turn(run: &str) -> Vec<String> {
     let mut found: Vec<String> = Residue::of_attempt(run).iter().map(ToString::to_string).collect();
     found.extend(processes(run));
@@ -41,7 +42,7 @@ pub fn take_turn(run: &str) -> Vec<String> {
         }
         Err(why) => found.push(format!("no memory to look through: {why}")),
     }
-    // Held until the end of the process; if it stays longer, later tenants find it.
+    // Held until the end of the process. If the socket exists longer, later tenants find it.
     let address = SocketAddr::from_abstract_name(name(run, ATTEMPT));
     let _held = address.and_then(|address| UnixListener::bind_addr(&address));
     for attempt in themes().iter().flat_map(|theme| theme.attempts) {
@@ -81,14 +82,14 @@ fn descriptors() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let opened = entries.filter_map(|entry| {
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // The listing's own descriptor is closed by now.
+        // The descriptor that the listing used is closed by now.
         let to = fs::read_link(entry.path()).ok()?;
         (number > 2 && !to.starts_with("/proc")).then(|| format!("descriptor {number}, of {}", to.display()))
     });
     opened.collect()
 }
 
-/// Pages that this process has not used yet.
+/// Maps pages that this process has not used yet.
 fn fresh_memory() -> Result<&'static mut [u8], String> {
     let (access, kind) = (
         libc::PROT_READ | libc::PROT_WRITE,

@@ -1,4 +1,5 @@
-//! Values that an attempt is given: names of things outside, in its environment. Knowing them must not help it.
+//! Values that an attempt gets in its environment: names of objects outside. These names must not make the attempt
+//! succeed.
 
 use crate::attempt::{StopReason, untried};
 use std::path::PathBuf;

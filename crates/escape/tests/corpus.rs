@@ -1,4 +1,4 @@
-//! Tests of the corpus: it is complete, its page is up to date, and the neighbour notices what is done to it.
+//! Tests of the corpus: it is complete, its page is up to date, and the neighbour notices attacks on itself.
 
 use hotlease_escape::{Neighbour, Residue, themes};
 use std::collections::HashSet;
@@ -109,7 +109,7 @@ fn residue_of_a_killed_neighbour_is_found_and_removed() {
     let mut neighbour = neighbour(&token);
     let pid = nix::unistd::Pid::from_raw(neighbour.pid() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
-    // Depending on timing, it is dead already, or only does not answer any more.
+    // Depending on timing, the neighbour is dead already, or only does not answer any more.
     let harm = neighbour.harm();
     assert!(harm.iter().any(|noticed| noticed.contains("neighbour")), "{harm:?}");
     drop(neighbour);

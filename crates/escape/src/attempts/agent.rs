@@ -1,4 +1,4 @@
-//! Attempts at the agent that started the sandbox; `hotlease sandbox test` plays its part.
+//! Attempts at the agent that started the sandbox. In tests, `hotlease sandbox test` takes the place of the agent.
 
 use super::processes::read_memory;
 use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, untried, with_place};
@@ -70,7 +70,7 @@ fn agent_descriptors() -> AttemptResult {
 }
 
 fn agent_signal() -> AttemptResult {
-    // A signal that is ignored by default, so it does no harm where it is not counted.
+    // This signal is ignored by default, so it does no harm to a process that does not count it.
     kernel!(SYS_kill, number::<i32>("AGENT")?, libc::SIGURG)?;
     Ok("kill was taken".into())
 }
@@ -98,7 +98,7 @@ fn agent_folder() -> AttemptResult {
     }
 }
 
-/// Open descriptors that this process was not given.
+/// Open descriptors besides standard input, output and error. The agent passed none of them on purpose.
 fn foreign_descriptors() -> Vec<i32> {
     (3..4096)
         .filter(|fd| kernel!(SYS_fcntl, *fd, libc::F_GETFD).is_ok())
@@ -147,7 +147,7 @@ fn control_pidfd() -> AttemptResult {
 }
 
 fn control_descriptors() -> AttemptResult {
-    // As many descriptors as one message carries, in more messages than a socket buffers.
+    // Sends as many descriptors as fit into one message, in more messages than a socket can buffer.
     let null = fs::File::open("/dev/null").map_err(with_place("/dev/null"))?;
     let fds = vec![null.as_raw_fd(); 253];
     let mut sent = 0;
@@ -163,7 +163,7 @@ fn control_descriptors() -> AttemptResult {
     Ok(format!("sent {sent} descriptors"))
 }
 
-/// Longer than the agent's stand-in waits for a close.
+/// Longer than the time for which the agent's stand-in waits for a close.
 const LINGER_SECONDS: libc::c_int = 60;
 
 fn control_linger() -> AttemptResult {
@@ -181,7 +181,7 @@ fn control_linger() -> AttemptResult {
             size_of_val(&value)
         )
     };
-    // Any socket shows whether the option exists here, also where there is no TCP.
+    // Any socket shows whether the option is allowed here, even if there is no TCP.
     linger(0)?;
     let connection = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(with_place("bind"))?;
@@ -192,8 +192,8 @@ fn control_linger() -> AttemptResult {
         while full.write(&[0; 1 << 16]).is_ok() {}
         Ok::<_, StopReason>((full, unread))
     };
-    // Each end is sent with its other end, so that none of them is closed earlier. The close of the full end waits if
-    // it comes before that of the other end, so the second pair is sent in the other order.
+    // Both ends of each connection are sent together, so that neither is closed earlier. Closing the full end blocks
+    // only if the other end is closed later, so the second pair is sent in the other order.
     let (first, second) = (connection()?, connection()?);
     let ends = [&first.0, &first.1, &second.1, &second.0];
     let fds = ends.map(AsRawFd::as_raw_fd);
@@ -266,7 +266,7 @@ fn parent_descriptors() -> AttemptResult {
     Err(stopped)
 }
 
-/// Variables that a worker's environment may have: no secrets, and nothing of the agent's own.
+/// Variables that are allowed in a worker's environment. None is a secret, and none belongs to the agent itself.
 const EXPECTED: [&str; 15] = [
     "HOME",
     "HOTLEASE_LIBFABRIC",
@@ -288,7 +288,7 @@ const EXPECTED: [&str; 15] = [
 fn own_environment() -> AttemptResult {
     let mut strange = std::env::vars_os().filter_map(|(name, _)| {
         let name = name.to_string_lossy().into_owned();
-        // The number of threads of a library, which is that of the slot's cores.
+        // Variables with the number of threads of a library, which is the number of the slot's cores.
         let is_team = name.ends_with("_NUM_THREADS") || name == "VECLIB_MAXIMUM_THREADS";
         (!name.starts_with(PREFIX) && !is_team && !EXPECTED.contains(&name.as_str())).then_some(name)
     });
@@ -300,6 +300,6 @@ fn own_environment() -> AttemptResult {
 
 fn own_program() -> AttemptResult {
     let opened = kernel!(SYS_openat, libc::AT_FDCWD, c"/proc/self/exe".as_ptr(), libc::O_WRONLY);
-    // The kernel checks the rights before it finds that the program is running.
+    // The kernel checks the rights before it checks whether the program is running.
     judge_senseless_call("writing its own program", opened, &[Errno::ETXTBSY])
 }

@@ -37,7 +37,7 @@ pub(super) const THEME: Threat = Threat {
     },
 };
 
-/// Opens the first of these files that it can, for writing or for reading.
+/// Opens the first of these files that can be opened, for writing or for reading.
 fn open_one(files: &[&str], write: bool) -> AttemptResult {
     let mut stopped = None;
     for file in files {
@@ -127,7 +127,7 @@ fn terminal_list() -> AttemptResult {
 }
 
 fn terminal_input() -> AttemptResult {
-    // Into a terminal of its own, which no process reads.
+    // Writes into a terminal that the attempt has made, which no process reads.
     let ptmx = kernel!(
         SYS_openat,
         libc::AT_FDCWD,

@@ -44,13 +44,14 @@ pub(super) const THEME: Threat = Threat {
     },
 };
 
-/// A path of this attempt's own in its temporary folder. If the file stays there, it is found as residue.
+/// Path in the attempt's temporary folder for a file of this attempt. If the file is left there, it is found as
+/// residue.
 pub(super) fn own_path(suffix: &str) -> Result<PathBuf, StopReason> {
     let token = text("TOKEN")?;
     Ok(std::env::temp_dir().join(format!("hotlease-escape-{token}.{ATTEMPT}{suffix}")))
 }
 
-/// Makes a file of its own, runs `go` with it, and removes it.
+/// Makes a file for this attempt, calls `go` with it, and removes it.
 fn with_own_file(suffix: &str, go: impl FnOnce(&Path) -> AttemptResult) -> AttemptResult {
     let file = own_path(suffix)?;
     fs::write(&file, "of the attempt").map_err(with_place("create"))?;
@@ -94,7 +95,7 @@ fn file_symlink() -> AttemptResult {
 fn file_hardlink() -> AttemptResult {
     let link = own_path("-link")?;
     fs::hard_link(path("FILE")?, &link).map_err(with_place("link"))?;
-    // Stays, so that the neighbour can see it; removed with the residue.
+    // The link is left, so that the neighbour can notice it; it is removed with the residue.
     Ok("linked the file".into())
 }
 
@@ -156,7 +157,8 @@ fn home_list() -> AttemptResult {
     }
 }
 
-/// The trial shows what an interpreter needs of an import path that begins with the home folder.
+/// `hotlease sandbox test` mounts the folders that an interpreter needs for an import path that begins with the home
+/// folder. This attempt looks for other files of that folder.
 fn home_keys() -> AttemptResult {
     let home = path("AGENT_HOME")?;
     let mut stopped = StopReason::Denied("nothing of it is there".into());
@@ -190,7 +192,8 @@ fn system_create() -> AttemptResult {
     let name = own_path("-system")?;
     let name = name.file_name().unwrap_or_default();
     let mut stopped = StopReason::Denied("none of them is there".into());
-    // Without the folders for temporary files, which come first and are tried by another attempt.
+    // Leaves out the folders for temporary files, which are at the beginning of the list and which another attempt
+    // tries.
     for folder in FOLDERS
         .iter()
         .rev()
@@ -207,7 +210,7 @@ fn system_create() -> AttemptResult {
 
 fn system_write() -> AttemptResult {
     let mut stopped = StopReason::Denied("none of them is there".into());
-    // Opens them only, and writes nothing.
+    // Only opens the files, and writes nothing.
     for file in [
         "/etc/passwd",
         "/etc/ld.so.preload",

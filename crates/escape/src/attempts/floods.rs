@@ -1,5 +1,5 @@
-//! Attempts to use up resources. Each flood takes twice the granted amount if it can, and otherwise goes on for a
-//! while, so that the neighbour's pace during it can be measured.
+//! Attempts to use up resources. Each flood uses twice the granted amount if it can. Otherwise it continues for a
+//! while, so that the neighbour's pace can be measured meanwhile.
 
 use super::files::own_path;
 use crate::attempt::{AttemptResult, StopReason, Threat, attempts, denied, with_place};
@@ -29,7 +29,7 @@ pub(super) const THEME: Threat = Threat {
     },
 };
 
-/// Repeats the attempt for the time of a flood; ends at once when it succeeds.
+/// Repeats the attempt for the duration of a flood. Ends at once if the attempt succeeds.
 fn keep_on(mut go: impl FnMut() -> AttemptResult) -> AttemptResult {
     let patience = Duration::from_millis(number("FLOOD_MILLIS")?);
     let begin = Instant::now();
@@ -41,7 +41,7 @@ fn keep_on(mut go: impl FnMut() -> AttemptResult) -> AttemptResult {
     }
 }
 
-/// `fork`: the child runs `child` and ends, so it never returns.
+/// Forks. The new process calls `child` and ends, so only the parent returns from this function.
 pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, StopReason> {
     // SAFETY: this process has one thread, so the child may do what any process may.
     match unsafe { libc::fork() } {
@@ -64,7 +64,7 @@ pub(super) fn sleep_forever() -> ! {
 
 fn end_children(children: &[libc::pid_t]) {
     for child in children {
-        // Each is a child of this process and not waited for yet, so it can be killed and waited for.
+        // Each of them is a child of this process that was not waited for yet, so it can be killed and waited for.
         let _ = kernel!(SYS_kill, *child, libc::SIGKILL);
     }
     for child in children {
@@ -139,7 +139,7 @@ fn zombies() -> AttemptResult {
 
 const STEP: usize = 1 << 20;
 
-/// Allocates this much memory, page by page, and keeps it.
+/// Allocates this much memory, touches every page, and never frees it.
 fn allocate(bytes: usize) -> Result<(), StopReason> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -156,7 +156,7 @@ fn allocate(bytes: usize) -> Result<(), StopReason> {
 
 fn memory() -> AttemptResult {
     let bytes = twice("MEMORY_BYTES")?;
-    // In a child, because each try may get it killed.
+    // Allocates in a child, because the kernel may kill the process that allocates.
     keep_on(|| memory_of(1, bytes))
 }
 
@@ -208,7 +208,7 @@ fn memory_of(children: usize, bytes: usize) -> AttemptResult {
     }
 }
 
-/// Writes this many bytes into an open file; stops at an error of the file system or of a limit.
+/// Writes this many bytes into an open file. Stops at an error of the file system or at a limit.
 fn fill(file: &mut File, bytes: usize) -> Result<(), StopReason> {
     let chunk = vec![0x5a; STEP];
     for written in (0..bytes).step_by(STEP) {
@@ -221,7 +221,7 @@ fn fill(file: &mut File, bytes: usize) -> Result<(), StopReason> {
 fn memory_files() -> AttemptResult {
     let bytes = twice("MEMORY_BYTES")?;
     keep_on(|| {
-        // Several files, so that a limit on the length of one file would not stop them.
+        // Uses several files, so that a limit on the length of one file does not stop the attempt.
         let mut files = Vec::new();
         for _ in 0..8 {
             let fd = nix::sys::memfd::memfd_create(c"flood", nix::sys::memfd::MFdFlags::empty())?;
@@ -317,7 +317,7 @@ fn cpu() -> AttemptResult {
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
             };
-            // As many as the limits allow.
+            // Starts as many threads as the limits allow.
             let _ = std::thread::Builder::new().spawn_scoped(scope, spin);
         }
     });

@@ -112,7 +112,7 @@ fn limits_raise() -> AttemptResult {
 }
 
 fn oom_score() -> AttemptResult {
-    // Below the initial value, which needs the capability.
+    // The value is below the initial value, which needs the capability.
     std::fs::write("/proc/self/oom_score_adj", "-999")?;
     Ok("changed its oom_score_adj".into())
 }

@@ -47,7 +47,7 @@ fn clock() -> AttemptResult {
 }
 
 fn hostname() -> AttemptResult {
-    // struct utsname: six texts of 65 bytes; the second one is the name.
+    // struct utsname: six texts of 65 bytes; the second is the name.
     let mut about = [0u8; 390];
     kernel!(SYS_uname, about.as_mut_ptr())?;
     let name = &about[65..130];
@@ -70,12 +70,12 @@ fn module_remove() -> AttemptResult {
 }
 
 fn kexec() -> AttemptResult {
-    // Flags that do not exist: with valid ones and no segments, a loaded crash kernel would be unloaded.
+    // These flags do not exist. With valid flags and no segments, a loaded crash kernel would be unloaded.
     judge_argument_errors("kexec_load", kernel!(SYS_kexec_load, 0, 0, 0, 0xffffu32))
 }
 
 fn reboot() -> AttemptResult {
-    // Other magic numbers than the call requires.
+    // The magic numbers differ from those that the call requires.
     judge_argument_errors("reboot", kernel!(SYS_reboot, 1, 2, 3, 0))
 }
 
@@ -98,7 +98,7 @@ fn io_ports() -> AttemptResult {
     crate::attempt::denied("not x86-64")
 }
 
-/// Opens the first of these files that it can for writing, and writes nothing.
+/// Opens the first of these files that can be opened for writing, and writes nothing.
 fn writable(files: &[&str]) -> AttemptResult {
     let mut stopped = StopReason::Denied("not there".into());
     for file in files {

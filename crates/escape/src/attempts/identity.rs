@@ -49,7 +49,7 @@ fn find_capabilities() -> AttemptResult {
     }
 }
 
-/// `capset` with these effective (and permitted) and these inheritable capabilities, each of the lower 32.
+/// Calls `capset` with these effective (and permitted) and these inheritable capabilities, of the lower 32.
 fn capset(effective: u32, inheritable: u32) -> AttemptResult {
     // struct __user_cap_header_struct, version 3; two of __user_cap_data_struct.
     let header = [0x2008_0522u32, 0];
@@ -78,7 +78,7 @@ fn capability_ambient() -> AttemptResult {
 
 fn capability_bound() -> AttemptResult {
     match capabilities("CapBnd") {
-        // With no_new_privs files give no capabilities either, but then that would be the only barrier.
+        // no_new_privs also prevents that files give capabilities, but then it would be the only barrier.
         0 => denied("its bounding set is empty"),
         set => Ok(format!("its bounding set is {set:#x}")),
     }

@@ -31,7 +31,7 @@ fn posix_shm_read() -> AttemptResult {
 }
 
 fn posix_shm_write() -> AttemptResult {
-    // Opens it only if it exists, and does not create it.
+    // Opens the segment if it exists, but does not create it.
     let mut segment = OpenOptions::new()
         .write(true)
         .open(path("SHM")?)
@@ -65,7 +65,8 @@ fn sysv_shm_write() -> AttemptResult {
 
 fn sysv_shm_list() -> AttemptResult {
     let mut about = [0u8; 256];
-    // By index, not by id: any segment found belongs to another process, because this one has made none.
+    // Searches by index, not by id. Any segment that is found belongs to another process, because this process has made
+    // none.
     for index in 0..1024 {
         const SHM_STAT: i32 = 13;
         if let Ok(id) = kernel!(SYS_shmctl, index, SHM_STAT, about.as_mut_ptr()) {

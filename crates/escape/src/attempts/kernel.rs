@@ -62,7 +62,7 @@ fn filter_notify() -> AttemptResult {
     if no_filter().is_ok() {
         return denied("there is no filter to be got round");
     }
-    // A filter that hands every getpid to a listener: struct sock_filter, struct sock_fprog.
+    // A filter that passes every call of getpid to a listener: struct sock_filter, struct sock_fprog.
     let program = [
         libc::sock_filter {
             code: 0x20,
@@ -204,10 +204,10 @@ fn dnotify() -> AttemptResult {
     const F_SETSIG: libc::c_int = 10;
     const DN_ACCESS: libc::c_int = 1;
     let folder = fs::File::open("/usr/bin").map_err(with_place("/usr/bin"))?;
-    // A real-time signal, so that news would not end this process.
+    // Uses a real-time signal, because the default signal of a notification would end this process.
     kernel!(SYS_fcntl, folder.as_raw_fd(), F_SETSIG, libc::SIGRTMIN())?;
     match kernel!(SYS_fcntl, folder.as_raw_fd(), libc::F_NOTIFY, DN_ACCESS) {
-        // The kernel was built without it.
+        // The kernel was built without this feature.
         Err(StopReason::Denied(how)) if how.ends_with("EINVAL") => untried(how),
         Err(stop) => Err(stop),
         Ok(_) => Ok("is signalled what is read in /usr/bin".into()),
@@ -295,8 +295,8 @@ fn tracefs() -> AttemptResult {
     Err(stopped)
 }
 
-/// Judges a call with senseless arguments: errors about the arguments show that the right was there. Also used by
-/// attempts at the host.
+/// Judges a call with senseless arguments: an error about the arguments shows that the process had the right. Attempts
+/// at the host use it, too.
 pub(super) fn judge_argument_errors(what: &str, result: Result<libc::c_long, StopReason>) -> AttemptResult {
     let about_arguments = [
         Errno::EINVAL,

@@ -38,7 +38,7 @@ pub(super) const THEME: Threat = Threat {
     },
 };
 
-/// Makes a folder of its own, runs `go` with it, and removes it.
+/// Makes a folder for this attempt, calls `go` with it, and removes it.
 fn at_own_folder(go: impl FnOnce(&CStr, &Path) -> AttemptResult) -> AttemptResult {
     let folder = own_path("-mount")?;
     fs::create_dir(&folder).map_err(with_place("mkdir"))?;
@@ -85,7 +85,7 @@ fn image_remount() -> AttemptResult {
 }
 
 fn umount() -> AttemptResult {
-    // The kernel checks the rights first; then it refuses MNT_EXPIRE of the root folder as an invalid request.
+    // The kernel checks the rights first. Then it refuses to expire the root folder (MNT_EXPIRE) as an invalid request.
     let result = kernel!(SYS_umount2, c"/".as_ptr(), libc::MNT_EXPIRE);
     judge_argument_errors("umount", result)
 }
@@ -151,7 +151,7 @@ fn cgroup_mount() -> AttemptResult {
     })
 }
 
-/// Folders of control groups: of version 2, and of the controllers of version 1.
+/// Folders of control groups: first of version 2, then of the controllers of version 1.
 const GROUPS: [&str; 5] = [
     "/sys/fs/cgroup",
     "/sys/fs/cgroup/unified",

@@ -1,4 +1,4 @@
-//! Attempts to make namespaces, in which a process has capabilities again, and to enter those of other processes.
+//! Attempts to make namespaces, in which a process has capabilities again, and to enter namespaces of other processes.
 
 use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
@@ -30,7 +30,7 @@ fn unshare_user() -> AttemptResult {
     Ok("is root of a user namespace".into())
 }
 
-/// The parent's half of `clone`: waits for the child, which ends at once.
+/// Part after `clone`: the child ends at once, and the parent waits for it.
 fn child(pid: libc::c_long) -> AttemptResult {
     if pid == 0 {
         // SAFETY: ends this process, which shares nothing with its parent.
@@ -65,7 +65,7 @@ fn setns_proc() -> AttemptResult {
     for kind in ["user", "mnt"] {
         let namespace = File::open(format!("/proc/1/ns/{kind}")).map_err(with_place("open"))?;
         let entered = kernel!(SYS_setns, namespace.as_raw_fd(), 0);
-        // A process cannot enter the user namespace that it is in already, so only the result for `mnt` counts.
+        // A process cannot enter the user namespace in which it is already, so only the result for `mnt` counts.
         if kind == "mnt" {
             entered?;
         }
@@ -85,7 +85,7 @@ fn uid_map() -> AttemptResult {
 fn setgroups_allow() -> AttemptResult {
     if fs::read_to_string("/proc/self/setgroups").is_ok_and(|now| now.trim() == "allow") {
         return match kernel!(SYS_setgroups, 1, [4u32].as_ptr()) {
-            // Outside sandboxes the attempts of `identity` cover this.
+            // Outside of user namespaces, the attempts of `identity` test this.
             Ok(_) if fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295")) => {
                 denied("in no user namespace of its own")
             }

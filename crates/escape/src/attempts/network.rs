@@ -104,7 +104,7 @@ fn route(to: [u8; 4]) -> AttemptResult {
 }
 
 fn route_outside() -> AttemptResult {
-    // One of the addresses that are reserved for documentation.
+    // The address is reserved for documentation.
     route([192, 0, 2, 1])
 }
 

@@ -1,4 +1,4 @@
-//! Attempts at other processes of this user: their memory, their environment, their life.
+//! Attempts at other processes of this user: at their memory and environment, and to kill or stop them.
 
 use crate::attempt::{AttemptResult, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
@@ -42,7 +42,7 @@ pub(super) const THEME: Threat = Threat {
 /// Signal that the neighbour counts.
 const SIGNAL: i32 = libc::SIGUSR1;
 
-/// Text of the bytes, which hold the secret or anything else.
+/// Text of the bytes, which may or may not contain the secret.
 fn as_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -32,13 +32,14 @@ pub(super) const THEME: Threat = Threat {
 fn outlive_session() -> AttemptResult {
     let (mut done, said) = std::io::pipe()?;
     spawn(|| {
-        // A new session is a new process group: signals to the old one do not reach it.
+        // A new session has a new process group, which signals to the old group do not reach.
         let _ = kernel!(SYS_setsid);
         let _ = (&said).write_all(b"k");
         sleep_forever();
     })?;
     drop(said);
-    // Waits for the child's session; before it has one, the child would be killed with all others.
+    // Waits until the child has its session. Before that, the child would be killed with all other processes of the
+    // group.
     let _ = done.read(&mut [0])?;
     Ok("left a child in a session of its own".into())
 }
@@ -72,12 +73,12 @@ fn outlive_many() -> AttemptResult {
         generation(generations, &told);
     })?;
     drop(said);
-    // Returns when the last child has started, or all are gone.
+    // Returns when the last child has started, or when all children are gone.
     let _ = done.read(&mut [0])?;
     Ok("left the last of a family".into())
 }
 
-/// Starts a child that continues with the next generation, and ends; the last one reports, and stays.
+/// Starts a child, which continues with the next generation, and ends. The last generation reports, and stays.
 fn generation(left: usize, said: &PipeWriter) {
     if left == 0 {
         let _ = (&mut &*said).write_all(b"k");

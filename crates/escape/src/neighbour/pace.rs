@@ -1,4 +1,4 @@
-//! Pace of a neighbour, which a flood in a sandbox next to it must not change much.
+//! Pace of a neighbour, which floods in a sandbox on the same node must not change much.
 
 use hdrhistogram::Histogram;
 use std::fmt;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 pub struct LoopTimes {
     /// Number of repetitions.
     pub count: usize,
-    /// Half of them took at most this time.
+    /// Half of the repetitions took at most this time.
     pub p50_ns: u64,
-    /// 99 percent of them took at most this time.
+    /// 99 percent of the repetitions took at most this time.
     pub p99_ns: u64,
 }
 
@@ -22,10 +22,10 @@ const STEPS: u64 = 8192;
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl LoopTimes {
-    /// Measures this process for this time.
+    /// Measures the pace of this process for this time.
     pub(crate) fn measure(over: Duration) -> Self {
         let begin = Instant::now();
-        // Counts a longer time as the longest one.
+        // A longer time is counted as the longest time.
         let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).expect("these bounds are valid");
         while begin.elapsed() < over || times.is_empty() {
             let started = Instant::now();
@@ -43,7 +43,7 @@ impl LoopTimes {
         }
     }
 
-    /// Reads what [`Display`](fmt::Display) has written.
+    /// Parses the output of [`Display`](fmt::Display).
     pub(crate) fn read(line: &str) -> Option<Self> {
         let mut numbers = line.split(' ').map(|number| number.parse().ok());
         Some(Self {

@@ -1,4 +1,4 @@
-//! Process of a neighbour: it has secrets, answers orders, and notices what is done to it.
+//! Process of a neighbour: it has secrets, answers orders, and notices attacks on itself.
 
 use super::pace::LoopTimes;
 use super::secrets::{Listeners, Secrets};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Received signals, a bit each.
+/// Received signals, one bit for each.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn record_signal(signal: libc::c_int) {
     SIGNALS.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// Attributes of a process that the kernel keeps, and that other processes might change.
+/// Attributes of a process that the kernel stores, and that other processes might change.
 #[derive(Debug, PartialEq, Eq)]
 struct KernelAttributes {
     descriptors_max: u64,
@@ -36,7 +36,7 @@ impl KernelAttributes {
             rlim_max: 0,
         };
         let mut processors = [0; 16];
-        // If a call fails, its value stays zero, before and after.
+        // If a call fails, its value is zero both times, so it is not reported as changed.
         let _ = kernel!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
         let _ = kernel!(SYS_sched_getaffinity, 0, 128, processors.as_mut_ptr());
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -65,8 +65,8 @@ impl KernelAttributes {
     }
 }
 
-/// Serves as a neighbour until standard input ends: prints the places of its secrets, then answers `harm` with the
-/// harm that was done to it and `pulse MILLISECONDS` with its pace. Each answer ends with a line `done`.
+/// Serves as a neighbour until standard input ends: prints the locations of its secrets. Then answers `harm` with the
+/// harm that was done to it, and `pulse MILLISECONDS` with its pace. Each answer ends with a line `done`.
 pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
     let secret = std::env::var(format!("{PREFIX}SECRET")).map_err(io::Error::other)?;
     allow_tracing();

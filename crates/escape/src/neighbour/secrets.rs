@@ -1,4 +1,4 @@
-//! All places of a neighbour's secret, and the signs that another process has changed them.
+//! All objects that contain a neighbour's secret, and the checks whether another process has changed them.
 
 use crate::residue::{NEIGHBOUR, SysvKey, name, sysv_key};
 use crate::syscall::kernel;
@@ -28,11 +28,12 @@ pub(super) struct Secrets {
     sysv_queue: Option<i32>,
     posix_queue: Option<i32>,
     udp: UdpSocket,
-    // Held for as long as this lives.
+    // Held while this value exists.
     _lock: Flock<File>,
 }
 
-/// Listeners that other processes may connect to; a thread serves each, and sends the secret to every peer.
+/// Listeners to which other processes may try to connect. A thread serves each listener, and sends the secret to every
+/// peer.
 pub(super) struct Listeners {
     pub(super) tcp: TcpListener,
     pub(super) path: UnixListener,
@@ -45,13 +46,13 @@ fn private() -> OpenOptions {
     options
 }
 
-/// A failed call as an error of the standard library.
+/// Converts the error of a failed call into an error of the standard library.
 fn or_stop(result: Result<libc::c_long, crate::attempt::StopReason>) -> io::Result<libc::c_long> {
     result.map_err(|stop| io::Error::other(format!("{stop:?}")))
 }
 
 impl Secrets {
-    /// Makes all of them; adds their places to `given`.
+    /// Makes all objects, and adds their locations to `given`.
     pub(super) fn make(
         token: &str,
         secret: &str,
@@ -72,7 +73,7 @@ impl Secrets {
             .map_err(|(_, errno)| io::Error::from(errno))?;
         say("LOCK", at("lock"));
         nix::unistd::mkfifo("fifo", nix::sys::stat::Mode::from_bits_truncate(0o600))?;
-        // Also for writing, so that the FIFO always has a writer.
+        // Opened for writing, too, so that the FIFO always has a writer.
         let fifo = OpenOptions::new()
             .read(true)
             .write(true)
@@ -142,7 +143,7 @@ impl Secrets {
         Ok((secrets, Listeners { tcp, path, nameless }))
     }
 
-    /// Harm that other processes have done to it.
+    /// Harm that other processes have done to the neighbour's objects.
     pub(super) fn harm(&mut self, secret: &str) -> Vec<String> {
         let mut harm = Vec::new();
         let mut unless = |holds: bool, what: &str| {
@@ -202,7 +203,7 @@ fn is_whole(file: &Path, secret: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|now| now == secret)
 }
 
-/// Makes a System V segment with the secret, and attaches it; returns its id and address.
+/// Makes a System V segment with the secret, and attaches it. Returns its id and address.
 fn segment(token: &str, secret: &str) -> io::Result<(i32, usize)> {
     let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
     let id = or_stop(kernel!(SYS_shmget, sysv_key(token, SysvKey::Segment), 4096, flags))?;
@@ -236,8 +237,8 @@ fn add_keys(own: &str, secret: &str) -> io::Result<()> {
     // The session of a service has no link to the user's keyring. Without this link, no process would possess the
     // keys of that keyring, so none could change them.
     or_stop(kernel!(SYS_keyctl, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING))?;
-    // Without this call, a process without a session keyring of its own would get a new one; with it, it gets the
-    // user's.
+    // A process without its own session keyring gets the user's session keyring by this call. Without the call, it
+    // would get a new keyring.
     let session = or_stop(kernel!(SYS_keyctl, KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0))?;
     for (ring, whose) in [(libc::c_long::from(USER_KEYRING), "user"), (session, "session")] {
         let name = CString::new(format!("{own}-{whose}"))?;
@@ -250,7 +251,7 @@ fn add_keys(own: &str, secret: &str) -> io::Result<()> {
             bytes.len(),
             ring
         ))?;
-        // Rights of possessor and user: all but changing the attributes, which only the possessor may.
+        // Possessor and user have all rights, except that only the possessor may change the attributes.
         or_stop(kernel!(SYS_keyctl, KEYCTL_SETPERM, key, 0x3f1f_0000u32))?;
         or_stop(kernel!(SYS_keyctl, KEYCTL_SET_TIMEOUT, key, 60))?;
     }
