@@ -45,7 +45,7 @@ pub(crate) fn sysv_key(token: &str, which: SysvKey) -> i32 {
     let mixed = token.bytes().fold(0x811c_9dc5u32, |mixed, byte| {
         (mixed ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    // The key is positive, and its last hexadecimal digit is free for `which`. It is never 0, which would mean a
+    // The key is positive, and its last hexadecimal digit is free for `which`. The key is never 0, which would mean a
     // private object.
     (mixed as i32 & 0x7fff_fff0) | which as i32
 }

@@ -50,7 +50,7 @@ pub struct PackResult {
     pub links_changed: u64,
     /// Number of files that only their owner could read. In the image every user can read them.
     pub opened: u64,
-    /// Number of Python modules without valid bytecode. Each process that imports such a module compiles it.
+    /// Number of Python modules without valid bytecode. Each process that imports one of these modules compiles it.
     pub uncompiled: u64,
 }
 

@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::sleep;
 
-/// Limit of connections at a time; further ones are closed at once.
+/// Limit of connections at a time; further connections are closed at once.
 const CONNECTIONS_MAX: usize = 256;
 /// Pause after a failed accept (no descriptors or memory left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -278,7 +278,8 @@ async fn serve_on<C>(
     }
 }
 
-/// Stops the manager when its store has ended. It can no longer acknowledge anything; its successor or next run can.
+/// Stops the manager when its store has ended. Without its store a manager cannot acknowledge anything; its successor
+/// or next run can.
 async fn watch_store(state: Arc<ManagerState>, stop: Arc<watch::Sender<bool>>) {
     let mut looks = interval(TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -72,8 +72,8 @@ where
     }
 }
 
-/// Status of a response. It is in the headers if the request was refused, and in the trailers if the request was
-/// carried out.
+/// Status of a response. The status is in the headers if the request was refused, and in the trailers if the request
+/// was carried out.
 fn code(headers: &http::HeaderMap) -> &'static str {
     let status = headers.get("grpc-status").map(|value| value.as_bytes());
     match status.map_or(Code::Ok, Code::from_bytes) {

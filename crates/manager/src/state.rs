@@ -61,7 +61,7 @@ fn wall_ms() -> u64 {
     since_1970.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Reads both clocks at nearly the same moment, even on a busy node. Time between the two readings would be missing
+/// Reads the two clocks at nearly the same moment, even on a busy node. Time between the two readings would be missing
 /// from the account of each lease that was granted before this start.
 fn clocks() -> (Instant, u64) {
     let look = || {

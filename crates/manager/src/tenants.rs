@@ -1,4 +1,4 @@
-//! Requests of operators about tenants and keys, and the task that keeps the manager's copy of both fresh.
+//! Requests of operators about tenants and keys, and the task that keeps the manager's copy of tenants and keys fresh.
 
 use crate::identity::{Caller, ISSUER_BYTES_MAX, ISSUER_END, keys};
 use crate::records::bad_request;

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Folders with programs that are searched besides those of `PATH`: an agent may have been started with a short `PATH`.
+/// Folders with programs that are searched in addition to the folders of `PATH`: an agent may have been started with a
+/// short `PATH`.
 const FOLDERS: [&str; 6] = [
     "/usr/local/bin",
     "/usr/local/sbin",

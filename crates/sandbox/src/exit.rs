@@ -5,7 +5,7 @@ use std::fmt;
 /// Way in which a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {
-    /// It exited with this status.
+    /// The process exited with this status.
     Exited(i32),
     /// This signal killed it.
     Signalled(i32),

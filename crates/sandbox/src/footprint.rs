@@ -149,7 +149,7 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 /// Memory of one process, bytes.
 struct ProcessMemory {
     resident: u64,
-    /// Pages that belong to no file, including swapped ones. After a fork, parent and child both count the pages that
+    /// Pages that belong to no file, including swapped pages. After a fork, parent and child both count the pages that
     /// they share.
     private: u64,
     /// Pages of memory files and shared mappings.
@@ -277,7 +277,7 @@ mod tests {
         left_and_resident(lines, limit).0
     }
 
-    /// A virtual machine is such a child of its monitor.
+    /// For example, a virtual machine (QEMU) is a child of its monitor, which is the worker.
     #[test]
     fn memory_of_a_child_is_that_of_its_worker() {
         let lines = "there, ready = os.pipe()\n\

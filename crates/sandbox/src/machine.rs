@@ -38,7 +38,7 @@ pub struct Machine {
     /// Whether to run without the processor's support for virtual machines (default: no). This is a hundred times
     /// slower and, according to QEMU's authors, no boundary against hostile code.
     pub emulated: bool,
-    /// Memory of each machine, bytes (default: 1 GiB). It is allocated as it is used.
+    /// Memory of each machine, bytes (default: 1 GiB). The host allocates this memory when the machine first uses it.
     pub memory_bytes: u64,
 }
 

@@ -376,7 +376,7 @@ fn described(
     let inherited = inherited_inside(inherited);
     let inside = environment_of(program, reach, inherited.clone());
     let (run, environment) = match monitor {
-        // The lease's variables must not be those of the monitor, which is outside of the machine.
+        // The monitor, which is outside of the machine, must not get the lease's variables.
         Some(_) => (monitor, [inherited, inner_environment::wrap(&inside)].concat()),
         None => (program, inside),
     };

@@ -72,7 +72,7 @@ pub struct WorkerReach {
     pub network: bool,
     /// Access to object storage; has an effect in kind `process`, too.
     pub storage: Option<WorkerStorage>,
-    /// Environment variables that the lease gives its workers. They replace inherited ones of the same name.
+    /// Environment variables that the lease gives its workers. They replace inherited variables of the same name.
     pub variables: Vec<(OsString, OsString)>,
 }
 

@@ -284,7 +284,8 @@ impl ClientProcess {
                 Response::Refused(refusal) if self.asked == Some(call) => {
                     self.acquire(node, AcquisitionEvent::Refused(refusal), site);
                 }
-                // The manager has released the lease, or has refused to; in both cases the client stops waiting.
+                // The manager has released the lease, or has refused to release it; in both cases the client stops
+                // waiting.
                 Response::Released(_) | Response::Refused(_) => {
                     if matches!(self.hold, Hold::Releasing { call: Some(asked), .. } if asked == call) {
                         self.close(node, site);

@@ -102,7 +102,7 @@ impl Truth {
     }
 }
 
-/// Whether no counter of `one` exceeds that of `most`.
+/// Whether no counter of `one` exceeds the same counter of `most`.
 pub fn within(one: UsageTotals, most: UsageTotals) -> bool {
     one.allocated_ns <= most.allocated_ns
         && one.hot_ns <= most.hot_ns

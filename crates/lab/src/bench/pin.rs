@@ -17,7 +17,7 @@ pub(super) struct AffinityGuard {
 
 impl AffinityGuard {
     /// Pins the calling thread to an allowed core other than `slot`. Returns `None`, and changes nothing, if there is
-    /// no such core.
+    /// no allowed core other than `slot`.
     pub(super) fn away_from(slot: usize) -> Option<(Self, usize)> {
         let before = sched_getaffinity(Pid::from_raw(0)).ok()?;
         let core = (0..CpuSet::count()).find(|core| *core != slot && before.is_set(*core) == Ok(true))?;

@@ -17,7 +17,7 @@ pub(super) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) baseline: Option<Baseline>,
     pub(super) measured: Figures,
-    /// Median or rate of the measurement, divided by that of the baseline.
+    /// Median or rate of the measurement, divided by the baseline's median or rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_p50: Option<f64>,
     /// Median of the differences of neighbouring blocks.

@@ -56,8 +56,8 @@ impl Clock {
 pub(super) struct Block(pub(super) Vec<u64>);
 
 impl Block {
-    /// Mean of the middle half of the samples. Its resolution is finer than that of the median, whose steps are those
-    /// of the host's clock, which can be ten nanoseconds.
+    /// Mean of the middle half of the samples. Its resolution is finer than the median's, whose steps are the steps of
+    /// the host's clock, which can be ten nanoseconds.
     fn middle(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();

@@ -134,8 +134,7 @@ pub(super) fn token() -> String {
 }
 
 impl TestSetup {
-    /// Starts a neighbour, if possible on other processors than those of the attempts. Returns the neighbour and its
-    /// token.
+    /// Starts a neighbour, if possible on other processors than the attempts use. Returns the neighbour and its token.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
         let mut processors = processors()?;

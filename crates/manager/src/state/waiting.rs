@@ -1,9 +1,9 @@
 //! Clients that wait for leases: what they ask for, so that more nodes can be got from a batch system.
 //!
-//! A client that waits repeats its request after pauses of at most a second, and sends a number that identifies it. It
-//! counts as waiting from its second refusal on, because a client that does not wait asks only once. It has ceased to
-//! wait when it is served, or no longer asks. The list is in memory only; after a restart it fills again with the
-//! clients' next requests.
+//! A client that waits repeats its request after pauses of at most a second, and sends a number that identifies it. The
+//! client counts as waiting from its second refusal on, because a client that does not wait asks only once. The client
+//! has ceased to wait when it is served, or no longer asks. The list is in memory only; after a restart it fills again
+//! with the clients' next requests.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, WaitingClient};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Time without a request after which a client is forgotten. A waiting client pauses for a second, and its request is
 /// answered within 8 s.
 const SILENT_MAX: Duration = Duration::from_secs(10);
-/// Limit of clients of one tenant; further ones wait, but are not listed.
+/// Limit of clients of one tenant; further clients wait, but are not listed.
 const OF_TENANT_MAX: usize = 256;
 /// Limit of clients of all tenants.
 const ALL_MAX: usize = 16 * 1024;

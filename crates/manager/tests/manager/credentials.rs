@@ -126,7 +126,7 @@ async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sa
     client.revoke_key(RevokeKeyRequest { id: id.clone() }).await.unwrap();
     let mixed = format!("hlk_{id}_{}", other.rsplit('_').next().expect("a secret"));
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    // Without a key, the requests on this connection are those of an operator.
+    // Without a key, the requests on this connection count as requests of an operator.
     for wrong in [
         made.secret.as_str(),
         mixed.as_str(),

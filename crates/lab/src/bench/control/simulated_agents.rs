@@ -104,7 +104,7 @@ async fn serve(listener: TlsListener, agent: SimulatedAgent) {
     }
 }
 
-/// Membership of one agent at the manager, maintained like that of `hotlease agent`.
+/// Membership of one agent at the manager, maintained as `hotlease agent` maintains it.
 struct MembershipTask {
     agent: SimulatedAgent,
     manager: ManagerClient<Channel>,
