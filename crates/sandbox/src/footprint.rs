@@ -1,4 +1,4 @@
-//! Memory that a worker holds: its process and those that it started, as far as the kernel lists them.
+//! Memory that a worker holds: its process and the processes that it started, as far as the kernel lists them.
 //!
 //! A listing shows resident memory. If no control group enforces a limit, the limit is compared with the worker's own
 //! memory: private pages, and memory files and shared mappings that the worker made. Pages of libraries and the buffers

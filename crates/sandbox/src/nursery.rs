@@ -424,7 +424,7 @@ fn inherited_inside(inherited: &[(OsString, OsString)]) -> Vec<(OsString, OsStri
 }
 
 /// Environment of a worker in a sandbox. Later sources replace variables of the same name from earlier sources: first
-/// inherited variables, then those of the program, of the lease, and of the lease's access.
+/// inherited variables, then variables of the program, of the lease, and of the lease's access.
 fn environment_of(
     program: Option<&Program>,
     reach: &WorkerReach,

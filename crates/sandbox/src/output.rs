@@ -123,7 +123,7 @@ mod tests {
             }
             assert_eq!(pace.paused_until(begin + millis(4)), Some(begin + WINDOW));
         }
-        // An interval in which less was read does not raise the limit of a later one.
+        // An interval in which less was read does not raise the limit of a later interval.
         let later = begin + 100 * WINDOW;
         pace.count(WINDOW_BYTES, later);
         assert_eq!(pace.paused_until(later), Some(later + WINDOW));

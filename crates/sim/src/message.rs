@@ -140,9 +140,9 @@ pub struct Frame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotResult {
     Ran,
-    /// The slot refused it because of its epoch.
+    /// The slot refused the frame because of the frame's epoch.
     Stale,
-    /// The slot refused it because another slot has the core.
+    /// The slot refused the frame because another slot has the core.
     Busy,
 }
 

@@ -1,6 +1,6 @@
 //! Replay of a site's idle nodes: how much of their time each policy gets for tasks.
 //!
-//! A site is a set of idle periods of nodes: inferred from samples of a real one ([`samples`], [`periods`]), or known
+//! A site is a set of idle periods of nodes: inferred from samples of a real site ([`samples`], [`periods`]), or known
 //! exactly from generated jobs ([`jobs`]). Each [`parameters::Policy`] uses the same periods ([`outcome`]). A policy
 //! does not influence the jobs, except for delays, which are counted. docs/replay.md has the results.
 

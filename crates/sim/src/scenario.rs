@@ -307,8 +307,8 @@ impl Scenario {
         over.map(|pause| pause.end).fold(at, Duration::max)
     }
 
-    /// End of the pause if the node is paused at this time. If pauses overlap, the end of the last one applies to
-    /// all events in between, so that no event overtakes an earlier one.
+    /// End of the pause if the node is paused at this time. If pauses overlap, the end of the last pause applies to all
+    /// events in between, so that no event overtakes an earlier one.
     pub fn pause_end(&self, node: Node, at: Duration) -> Option<Duration> {
         let mut end = at;
         while let Some(pause) = self

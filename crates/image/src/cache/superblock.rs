@@ -11,9 +11,9 @@ const BYTES: usize = 96;
 /// Binary logarithms of the smallest and the largest block of squashfs, bytes. The kernel refuses other sizes.
 const BLOCK_LOGS: std::ops::RangeInclusive<u16> = 12..=20;
 
-/// Refuses a file that is no squashfs of version 4, is shorter than its header says, has a block size that squashfs does
-/// not allow, or has too many entries. A reader allocates whole blocks: a size of 4 GiB would take the memory of the node,
-/// outside of every lease's limit.
+/// Refuses a file that is no squashfs of version 4, is shorter than its header says, has a block size that squashfs
+/// does not allow, or has too many entries. A reader allocates whole blocks: a size of 4 GiB would take the memory of
+/// the node, outside of every lease's limit.
 pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     let mut file = File::open(path).map_err(io("open", path))?;
     let length = file.metadata().map_err(io("look at", path))?.len();

@@ -8,13 +8,13 @@ use std::fmt;
 pub enum ManagerOperation {
     /// Get a lease.
     Acquire,
-    /// End a lease: one's own, or as an operator any lease.
+    /// End a lease: a lease of the caller or, for an operator, any lease.
     Release,
-    /// Announce a lease that one holds and that an agent granted directly.
+    /// Announce a lease that the caller holds and that an agent granted directly.
     Vouch,
-    /// Offer slots of one's lease to other ranks of one's job, and withdraw an offer.
+    /// Offer slots of the caller's lease to other ranks of the caller's job, and withdraw an offer.
     OfferSlots,
-    /// Find the slots that other ranks of one's job offer.
+    /// Find the slots that other ranks of the caller's job offer.
     FindOffers,
     /// List agents.
     ListAgents,
@@ -58,7 +58,7 @@ pub enum ManagerOperation {
     ReadMetrics,
     /// Ask whether the manager lives and serves.
     ReadHealth,
-    /// Authenticate: prove one's identity.
+    /// Authenticate: prove the caller's identity.
     Authenticate,
 }
 

@@ -91,7 +91,7 @@ pub struct Policy {
     pub start: Cost,
     /// Time after which the batch system ends a pilot; `None` if there are no pilots.
     pub walltime: Option<Micros>,
-    /// Time from the batch system's decision that a job gets the node until the node is free. The job waits for that.
+    /// Time from the batch system's decision that a job gets the node until the node is free. The job waits until then.
     pub give_back: Cost,
 }
 
@@ -188,7 +188,7 @@ pub struct Site {
     pub overestimate_max: u32,
     /// Number of jobs of the queue that backfill considers.
     pub backfill_depth: usize,
-    /// Time between the samples from which the idle periods are inferred, to compare them with the true ones.
+    /// Time between the samples from which the idle periods are inferred, to compare them with the true periods.
     pub sample_step: Micros,
 }
 

@@ -1,8 +1,8 @@
 //! Idle periods of nodes, and how they are inferred from samples that only count idle nodes.
 //!
 //! If a sample has more idle nodes than the sample before, the difference is the number of periods that begin between
-//! the two, each at a random moment. If it has fewer, the difference is the number of periods that end. The samples do
-//! not say which periods end. Two rules (matchings) are the extremes:
+//! the two, each at a random moment. If the sample has fewer, the difference is the number of periods that end. The
+//! samples do not say which periods end. Two rules (matchings) are the extremes:
 //! - oldest first: the node that has been idle longest gets the next job. The lengths vary least.
 //! - newest first: the node that became idle last gets the next job. Some nodes stay idle for days, and the other
 //!   periods are short.

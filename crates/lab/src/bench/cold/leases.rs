@@ -61,7 +61,7 @@ const BEFORE_LOADING: Duration = Duration::from_millis(100);
 const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Two platforms: the first keeps no spare workers, the second does.
+/// Two platforms: the first keeps no spare workers, the second keeps spare workers.
 pub(super) struct StartPlatforms {
     bare: BenchPlatform,
     keeping: BenchPlatform,

@@ -36,7 +36,7 @@ pub(super) struct ProcessAgents {
 impl ProcessAgents {
     /// Starts the agents. Returns when all of them are registered.
     pub(super) async fn start(args: &SimulatedAgentsArgs) -> anyhow::Result<Self> {
-        // Each agent has a listener, an incoming connection and an outgoing one.
+        // Each agent has a listener, an incoming connection and an outgoing connection.
         raise_descriptors(u64::from(args.agents) * 3)?;
         let identities = args.identities.iter().map(|folder| Identity::load(folder));
         let identities: Vec<_> = identities
