@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use team::{Payload, Team};
 
 /// Measure round trips of an echo on several workers at the same time, next to one of them called alone in the same
-/// run. Payloads that fit into the ring are copied; larger payloads are registered buffers in and out. Numbers of
+/// run. Payloads that fit into the ring are copied; larger ones are registered buffers in and out. Numbers of
 /// workers for which the platform has too few cores are left out with a warning
 #[derive(Debug, Args)]
 pub(super) struct ScalingArgs {
