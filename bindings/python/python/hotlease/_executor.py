@@ -10,7 +10,7 @@ import time
 from hotlease import _bases, _core, _modules, _open, _platform
 from hotlease.errors import NotRunning, Refused
 
-# Every program that makes an executor waits for these imports: rare ones are inside of functions.
+# Every program that makes an executor waits for these imports: rarely needed modules are imported inside functions.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 # Environment variable with the number of tasks after which a worker ends.
 _TASKS_MAX = "HOTLEASE_PYTHON_TASKS_MAX"
-# Environment variable that tells a worker to send the output of tasks, and the level of its log records.
+# Environment variable that makes a worker send the output of tasks; its value is the level of the log records to send.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 _WARNING = 30  # default level of the root logger
 # Default number of tasks whose times are kept.
 _TIMED = 10_000
-# Default minimum of the workers, and of the seconds to wait for them.
+# Defaults of the options `at_least` (workers) and `patience` (seconds).
 _AT_LEAST, _PATIENCE = 1, 10.0
 
 
 class Future(_core.Task, _bases.Future["T"]):
-    """The result of a task, once it has ended. Made by `Executor.submit`.
+    """The result of a task, once the task has ended. Made by `Executor.submit`.
 
     A `concurrent.futures.Future` that can also be awaited.
     """
@@ -57,7 +57,7 @@ class Future(_core.Task, _bases.Future["T"]):
 
     @property
     def timing(self) -> Optional[Timing]:
-        """Seconds of each phase so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
+        """Seconds of each phase so far; `None` unless the executor times tasks: ``Executor(timing=True)``."""
         from hotlease import _timing
 
         row = self._times()
@@ -72,38 +72,38 @@ class Future(_core.Task, _bases.Future["T"]):
 
 
 class Executor(_core.Client, _bases.Executor):
-    """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` does in local ones.
+    """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` does in local processes.
 
-    Without a manager it uses the platform of this node. If that is not running, it starts it (``hotlease up --detach``)
-    and says so; that platform ends after ``$HOTLEASE_IDLE_LIMIT`` without leases (``10min`` by default, or ``never``).
+    Without a manager, the executor uses the platform of this node. If none runs, it starts one (``hotlease up --detach``)
+    and says so; this platform ends after ``$HOTLEASE_IDLE_LIMIT`` without leases (``10min`` by default, or ``never``).
 
     Parameters
     ----------
     max_workers
-        Limit of the worker processes; fewer if the platform has no more. Workers that others release are added, in the first
-        seconds and as long as more tasks wait than there are workers. Default: one for each core of this process. A string is taken as `manager`.
+        Maximum number of worker processes; there are fewer if the platform has no more. Workers that other programs release are
+        added in the first seconds, and later while more tasks wait than there are workers. Default: one for each core of this process. A string is taken as `manager`.
     mp_context
-        Accepted for programs that name a context of `multiprocessing`, and without effect: workers are interpreters of
-        their own, as with ``spawn``.
+        Accepted from programs that pass a context of `multiprocessing`, but ignored: each worker is a new interpreter, as
+        with ``spawn``.
     initializer, initargs
         Called in each worker before any task. If it raises, the executor is broken.
     max_tasks_per_child
-        Number of tasks after which a worker ends and another one takes its place. No task is sent ahead then.
+        Number of tasks after which a worker is replaced. With this option, no task is sent to a worker that runs another one.
         Default: workers live as long as the executor.
     manager
         ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this node.
     environment
-        Packed environment (``hotlease env pack``) that workers run from instead of this program's Python: its hash or
-        file. It must have this program's versions of hotlease, cloudpickle and Python (except the last number). Of this
-        program's import path, workers get only the folders of its own modules, at the end of theirs, if they exist there.
+        Hash or file of a packed environment (``hotlease env pack``): workers run its Python instead of this program's. It must
+        have this program's versions of hotlease, cloudpickle and Python (except the last number). Workers append only the
+        folders of the program's own modules to their import path, and only folders that exist there.
     timeout
-        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`. So does a task that
-        has waited for at least that long without any worker, after the executor has lost all. Default: tasks wait.
+        Time limit of each task in seconds. At the limit its worker is killed, and its future raises `DeadlineExceeded`. If the
+        executor has lost all workers, tasks that have waited so long for a worker fail in this way, too. Default: no limit.
     options
         Options in one object, for several executors: `ExecutorOptions`.
     named
-        The same options by name: ``Executor(memo=True, checkpoint="results")``. One that the object has, too, is an
-        error.
+        Options of `ExecutorOptions` by name: ``Executor(memo=True, checkpoint="results")``. An option that `options` also
+        sets is an error.
 
     Raises
     ------
@@ -135,7 +135,7 @@ class Executor(_core.Client, _bases.Executor):
         **named: Unpack[OptionArguments],
     ) -> None:
         if named:
-            # Imported if needed: that takes longer than the rest of making an executor.
+            # Imported only if needed: this import takes longer than everything else here.
             from hotlease._options import collected
 
             options = collected(type(self), options, named)
@@ -148,7 +148,7 @@ class Executor(_core.Client, _bases.Executor):
         state, timing = asked.get("state"), asked.pop("timing", False)
         trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
         variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
-        self._cluster = cluster  # kept alive: when it goes away, its nodes are given back
+        self._cluster = cluster  # kept alive: when the object is deleted, its nodes are given back
         if cluster is not None:
             manager, max_workers = cluster._used(asked, manager, max_workers)
         if isinstance(max_workers, str):
@@ -177,7 +177,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Raises without tqdm, before workers are leased.
+            # Raises an error if tqdm is missing, before workers are leased.
             _progress.tqdm()
         if classes:
             from hotlease._guarded.reader import checked
@@ -202,11 +202,11 @@ class Executor(_core.Client, _bases.Executor):
         image = None if environment is None else _platform.image(environment)
         if output:
             asked["output"] = _shower(output)
-            # Level from which workers keep log records: this program's, if it has imported logging.
+            # Lowest level of the log records that workers send: the program's root level, if it has imported logging.
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
         if max_tasks_per_child is not None:
-            # The initializer counts as a task. A task that was sent ahead would come back from a worker that has ended.
+            # The initializer counts as a task. A task that was sent ahead would be returned by a worker that has ended.
             variables[_TASKS_MAX] = str(max_tasks_per_child + (initializer is not None))
             asked["depth"] = 1
         if imports:
@@ -270,8 +270,8 @@ class Executor(_core.Client, _bases.Executor):
     ) -> Options:
         """Returns this executor with other options for its tasks: ``executor.options(retries=2).submit(fn, ...)``.
 
-        For `None`, the function's option (`hotlease.function`) applies, else the executor's. They are not arguments of
-        `submit`, whose named arguments all go to the function.
+        If an option is `None`, the function's option (`hotlease.function`) applies, else the executor's. Options are not
+        arguments of `submit`, because it passes all named arguments to the function.
 
         Parameters
         ----------
@@ -281,11 +281,11 @@ class Executor(_core.Client, _bases.Executor):
         priority
             Higher priorities are sent to workers first. Default: 0.
         memo
-            True: a task with the same function and arguments as an earlier one gets that one's result. Functions of the
+            True: a task with the same function and arguments as an earlier task gets the earlier task's result. Functions of the
             program are the same if they have the same code, and use the same code and globals of the program; other functions
-            if their own code is the same. Arguments are the same if their content is. The place of code, and the order of sets,
-            make no difference. While such a task is pending, equal tasks wait for its result; they run themselves if it fails or
-            is cancelled. A string: a name that stands for function and arguments.
+            if their own code is the same. Arguments are the same if their content is. The location of code, and the order of
+            sets, make no difference. While a task is pending, equal tasks wait for its result; they run if it fails or is
+            cancelled. A string: a name that replaces function and arguments in these comparisons.
         idempotent
             Whether the task may run again after its worker died.
         """
@@ -296,13 +296,13 @@ class Executor(_core.Client, _bases.Executor):
     def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
         """Makes an uninitialised numpy array in memory that workers share: tasks get it without a copy.
 
-        Such an array is not copied if it has more than a few kilobytes, is the task's only large argument (all of it,
-        or a part from its beginning on), and no other task uses it meanwhile. Otherwise it is copied like any array; so
-        it is for each run of a task that may run again (`idempotent`, `retries`), and for other executors. The task
-        cannot write to it. The program should not write to it before the task has ended: the task would see the change.
+        The array is not copied if it has more than a few kilobytes, is the task's only large argument (the whole array, or
+        a part that begins at its start), and no other task uses it at the same time. Otherwise it is copied like any array;
+        it is always copied for other executors, and for tasks that may run again (`idempotent`, `retries`). The task cannot
+        write to it. The program should not write to it before the task has ended, because the task would see the change.
 
-        The memory returns to the pool when the array and all views of it are gone. Each array holds a file descriptor,
-        and counts as one of 128 buffers; an executor that has this many in use copies large results. Thread-safe.
+        The memory returns to the pool when the array and all views of it are gone. Each array uses a file descriptor and
+        one of the executor's 128 buffers; while all buffers are in use, large results are copied. Thread-safe.
 
         Parameters
         ----------
@@ -363,10 +363,10 @@ class Executor(_core.Client, _bases.Executor):
         chunksize
             Number of calls in one task.
         buffersize
-            Limit of the tasks whose results have not been drawn; the iterables are read as results are drawn. Default:
-            all are submitted at once.
+            Maximum number of tasks whose results were not yet taken from the iterator; the iterables are read as results are
+            taken. Default: all tasks are submitted at once.
         progress
-            Counts results as they are drawn, with a bar of tqdm.
+            Whether to show a bar of tqdm that counts results as they are taken.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -379,7 +379,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Raises without tqdm, before anything is submitted.
+            # Raises an error if tqdm is missing, before anything is submitted.
             bar, count = _progress.tqdm(), _progress.total(iterables)
         calls = zip(*iterables)
         results: Iterator[T]
@@ -398,7 +398,7 @@ class Executor(_core.Client, _bases.Executor):
     ) -> Iterator[T]:
         from hotlease._drawing import drawn
 
-        # A function with globals is pickled once for all calls. A `submit` of a subclass gets the function itself.
+        # A function with globals is pickled once for all calls. A subclass with its own `submit` gets the function itself.
         settled = _core._settle(self, fn) if type(self).submit is Executor.submit else None
         if settled is None:
             return drawn((self.submit(fn, *args) for args in calls), end, buffersize)
@@ -424,7 +424,7 @@ class Executor(_core.Client, _bases.Executor):
         Parameters
         ----------
         wait
-            Whether to return only after that. Ctrl-C while it waits ends the executor at once, as `kill_workers` does.
+            Whether to return only after the release. Ctrl-C during this wait ends the executor at once, as `kill_workers` does.
         cancel_futures
             Whether to cancel tasks that were not sent to a worker yet.
         """
@@ -445,8 +445,8 @@ class Executor(_core.Client, _bases.Executor):
             self.shutdown()
 
     def kill_workers(self) -> None:
-        """Ends the executor at once: its workers are killed, tasks that they run raise `BrokenExecutor`, and tasks that
-        wait are cancelled. Returns when the workers are gone.
+        """Ends the executor at once: its workers are killed, running tasks raise `BrokenExecutor`, and waiting tasks are
+        cancelled. Returns when the workers are gone.
         """
         _core._kill(self)
         self._close_bar()
@@ -461,9 +461,9 @@ class Executor(_core.Client, _bases.Executor):
             bar.close()
 
     def cold_start(self) -> ColdStart:
-        """Returns the time of each step of its latest start, and why no worker had waited for it. Thread-safe.
+        """Returns the time of each step of the executor's latest start, and why workers had to be started for it. Thread-safe.
 
-        For an executor that has lost its lease and taken another one, that is the start of the later lease.
+        For an executor that has lost its lease and taken a new one, the latest start is that of the new lease.
         """
         from hotlease._starting import ColdStart
 

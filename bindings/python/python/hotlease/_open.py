@@ -1,4 +1,4 @@
-"""Executors that are being opened, or are open: the latter are shut down before the program ends."""
+"""Open executors, which are shut down before the program ends, and the notice that an executor waits for workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor
 
-# Seconds of waiting for workers after which the program is told.
+# Seconds of waiting for workers before the notice is written.
 _TELL_AFTER_S = 1.0
 
 executors: weakref.WeakSet[Executor] = weakref.WeakSet()
@@ -25,10 +25,10 @@ def remember(executor: Executor) -> None:
     global _is_registered
     if not _is_registered:
         _is_registered = True
-        # Registered as concurrent.futures does it: called before the interpreter waits for its threads, while threads
+        # As concurrent.futures does: the function is called before the interpreter waits for its threads, while threads
         # can still be started.
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-        # A child has no part in its parent's executors, nor in their progress bars.
+        # A forked child must not shut down its parent's executors, or close their progress bars.
         os.register_at_fork(after_in_child=executors.clear)
     executors.add(executor)
 
@@ -51,7 +51,7 @@ class announced:
 
 
 def _at_exit() -> None:
-    # A program that Ctrl-C has ended does not wait for its tasks, but an interactive session that it once interrupted does.
+    # A program that Ctrl-C ends does not wait for its tasks. An interactive interpreter does, even after an earlier Ctrl-C.
     is_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1")
     for executor in list(executors):
         try:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 _PROTOCOL = 5
 # A larger function probably carries data by mistake.
 _LARGE_FUNCTION = 1 << 20
-# Types whose values cannot change while they are a default.
+# Types of default arguments that cannot change.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFunctionType)
 
 
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
-    """Describes how a callable is sent. Returns its pickle (None: it is sent as an argument), whether the pickle may be
-    another one at the next submission (0: no), its name (empty: the name of the function that it calls), and the options
-    that it declares for its tasks (idempotent, retries, priority, memo)."""
+    """Describes how a callable is sent. Returns its pickle (None: it is sent as an argument), whether the pickle may
+    differ at the next submission (0: no), its name (empty: the task has the name of the function that it calls), and the
+    options that it declares for its tasks (idempotent, retries, priority, memo)."""
     declared = getattr(function, "_hotlease_declared", None)
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
@@ -52,17 +52,17 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
 
 
 def content(function: Any) -> bytes:
-    """Hashes the content of a function, as far as it is known here: its code, and all that goes by value with it."""
+    """Hashes the content of a function that is known here: its code, and everything that is sent with it by value."""
     from hotlease import _meaning, _remote
 
     if getattr(function, "_hotlease_declared", None) is None and not _is_plain(function):
-        # The function is sent as an argument of `_remote.call`, and counts with the arguments.
+        # The function is sent as an argument of `_remote.call`, and is hashed with the arguments.
         function = _remote.call
     return _meaning.of_function(function)
 
 
 def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
-    """Hashes arguments that are not plain. `None`: the hash of their pickle serves."""
+    """Hashes arguments that are not plain. Returns `None` if the hash of their pickle can be used instead."""
     from hotlease import _meaning
 
     return _meaning.of_arguments(args, kwargs)
@@ -91,17 +91,17 @@ def _by_reference(function: Any) -> Optional[bytes]:
     try:
         return pickle.dumps(on_path(function), _PROTOCOL)
     except Exception:
-        # Local, a lambda, or replaced by a decorator: sent by value.
+        # A local function, a lambda, or a function that a decorator has replaced: it is sent by value.
         return None
 
 
 def _is_constant(function: Any) -> bool:
-    """Whether a function that is sent by value is pickled the same each time. It carries the current values of its
-    closure and its globals, which may differ at the next submission."""
+    """Whether a function that is sent by value has an equal pickle each time. The pickle contains the current values of
+    closure and globals, which may differ at the next submission."""
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
     if "." in function.__qualname__.rpartition("<locals>.")[2] or _is_annotated_by_value(function):
-        # The function comes with a class, whose attributes may differ at the next submission.
+        # The function is sent with a class, whose attributes may differ at the next submission.
         return False
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(isinstance(value, _ATOMS) for value in held):
@@ -114,13 +114,13 @@ def _is_annotated_by_value(function: types.FunctionType) -> bool:
     try:
         text = repr(function.__annotations__)
     except Exception:
-        # A name that has no value yet.
+        # An annotation uses a name that has no value yet.
         return True
     return "__main__" in text or any(name in text for name in _modules.by_value())
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yields the names of globals that the code may read, with those of nested functions; and the names of
+    """Yields the names of globals that the code and its nested functions may read, and also the names of their
     attributes."""
     yield from code.co_names
     for constant in code.co_consts:
@@ -138,8 +138,8 @@ def dump_arguments(
         what = on_path(what)
     try:
         data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
-        # Workers have another __main__, and lack other modules; arrays that are mapped from a file are not copied; and
-        # proxies of managers come with a way to their key.
+        # `_by_value` has to pickle objects of __main__, which is another module in workers; arrays mapped from a file,
+        # which are not copied; and proxies of managers, which are sent with the path of the socket for their key.
         by_value = b"__main__" in data or b"memmap" in data
         by_value = by_value or "multiprocessing.managers" in sys.modules and b"multiprocessing.managers" in data
     except Exception:
@@ -170,7 +170,7 @@ def dump_kept(args: tuple[Any, ...]) -> bytes:
 
 
 def on_path(value: Any) -> Any:
-    """Returns the value so that it is unpickled with the program's import path, if that has changed."""
+    """Wraps the value so that it is unpickled with the program's import path, if this path has changed."""
     path = _modules.changed_path()
     return value if path is None else _modules.OnPath(path, value)
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Optional, Union
 
-# Exit status of `hotlease up` if another process was faster.
+# Exit status of `hotlease up` if another process has started the platform meanwhile.
 _RUNS_ALREADY = 5
 _SERVES_WITHIN = 40
-# A platform that a program has started for itself ends after this time without leases; "never": it does not.
+# A platform that a program has started ends after this time without leases; "never": it does not end by itself.
 _IDLE_LIMIT = os.environ.get("HOTLEASE_IDLE_LIMIT") or "10min"
 
 
-# Variables that change how a program computes, and hold nothing personal.
+# Variables that workers get from the program: they change how a program computes, and contain nothing personal.
 _PASSED_ON = (
     "BLIS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -36,7 +36,7 @@ _PASSED_ON = (
     "VIRTUAL_ENV",
 )
 _HASH_SEED = "20211"
-# Environment variable of workers that run from an image, and keep its import path.
+# Environment variable that makes workers of an image keep the image's import path.
 _OWN_PATH = "HOTLEASE_PYTHON_OWN_PATH"
 
 
@@ -65,10 +65,10 @@ def imports(names: Sequence[str]) -> str:
 
 
 def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> dict[str, Any]:
-    """Describes the workers' interpreter: this one, at its path; or that of an image, by its hash."""
+    """Describes the workers' interpreter: this program's, by its path, or an image's, by the image's hash."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ and _is_text(os.environ[name])}
-    # Hashes must be equal in all workers: one worker groups strings by hash, for instance, and another one looks them
-    # up.
+    # Hashes must be equal in all workers: one worker groups strings by hash, for instance, and another worker looks
+    # them up.
     if passed.get("PYTHONHASHSEED", "random") == "random":
         passed["PYTHONHASHSEED"] = _HASH_SEED
     directory, path = _modules.directory(), _modules.give_path()
@@ -77,7 +77,7 @@ def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> di
         passed[_OWN_PATH] = "1"
         path = [folder for folder in path if _modules.is_own(folder)]
         return _described("bin/python", {**passed, **variables}, path, directory, image)
-    # Folder in which a worker finds this package, before it has the rest of the path.
+    # Folder in which a worker finds this package, before it gets the rest of the import path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(here) not in ("site-packages", "dist-packages"):
         folders = [folder for folder in (here, os.environ.get("PYTHONPATH")) if folder and _is_text(folder)]
@@ -86,7 +86,7 @@ def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> di
 
 
 def _is_text(value: str) -> bool:
-    """Whether a request can carry the value of a variable, which has to be UTF-8."""
+    """Whether the value of a variable can be sent in a request: it must be UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -110,19 +110,19 @@ def _described(
 
 
 def may_start() -> bool:
-    """Whether no other platform was asked for, and this batch job has none of its own."""
+    """Whether the program may start a platform: it asks for no other one, and is in no batch job that has its own."""
     return not os.environ.get("HOTLEASE_MANAGER") and _core._job_managers() is None
 
 
 def start() -> None:
     """Starts the platform, as ``hotlease up --detach`` does, and says so on standard error.
 
-    It ends by itself once there was no lease for ``$HOTLEASE_IDLE_LIMIT``.
+    The platform ends by itself after ``$HOTLEASE_IDLE_LIMIT`` without leases.
 
     Raises
     ------
     NotRunning
-        If it does not start.
+        If the platform does not start.
     """
     # Imported here: most programs find the platform running.
     import subprocess

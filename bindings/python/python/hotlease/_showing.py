@@ -1,4 +1,4 @@
-"""Output and log records of tasks: how the program shows them, or gets them as objects."""
+"""Output and log records of tasks, shown by the program or passed to it as objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RECORD = 3
 
 
 class Line(NamedTuple):
-    """A line that a task printed. As text it has its label: ``[simulate worker 3] text``."""
+    """A line that a task printed. `str` returns it with a label: ``[simulate worker 3] text``."""
 
     function: str
     """Name of the function."""
@@ -36,13 +36,13 @@ class Line(NamedTuple):
 
 if TYPE_CHECKING:
     Part = Union[Line, logging.LogRecord]
-    # A kind, and text, the fields of a record, or the number of bytes that are left out.
+    # The kind of a piece, and its content: text, the fields of a record, or the number of omitted bytes.
     Pieces = list[tuple[int, Any]]
 
 
 def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
-    """Shows the output of a task, or passes it to a callable. A part that cannot be shown does not hold up the
-    others."""
+    """Shows the output of a task, or passes it to a callable. If a part cannot be shown, the parts after it are still
+    shown."""
     if not isinstance(output, bool):
         for part in _parts(function, worker, pieces):
             output(part)
@@ -72,7 +72,7 @@ def _label(function: str, worker: int) -> str:
 
 def _parts(function: str, worker: int, pieces: Pieces) -> Iterator[Part]:
     """Yields lines and records in order; an unfinished line ends with the task."""
-    # Only the function's own name, without that of an enclosing function.
+    # Only the function's own name, without the names of enclosing functions.
     function = function.rpartition("<locals>.")[2]
     unfinished: dict[str, str] = {}
     stream = "stdout"
@@ -106,7 +106,7 @@ def _write(stream: str, text: str) -> None:
     file = getattr(sys, stream)
     if file is None:
         return
-    # Between progress bars, if there are any.
+    # tqdm's own write puts the text between progress bars, if there are any.
     bars: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     write = functools.partial(bars.write, file=file, end="") if getattr(bars, "_instances", None) else file.write
     try:
@@ -135,7 +135,7 @@ def _record(
     import logging
 
     filename = pathname.rpartition("/")[2]
-    # Code in a sandbox may give its record an attribute with the name of a method of records.
+    # Attributes with the name of a method of records are dropped: code in a sandbox may have set them.
     fields: dict[str, Any] = {name: value for name, value in extras if not hasattr(logging.LogRecord, name)}
     fields.update(name=name, levelno=levelno, levelname=levelname, msg=message, args=(), created=created)
     fields.update(msecs=created % 1 * 1000, pathname=pathname, filename=filename, module=filename.rpartition(".")[0] or filename)

@@ -1,4 +1,4 @@
-"""Hashes of code, without the place where it stands."""
+"""Hashes of code that do not depend on where the code is defined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hotlease._known import Source
 
 _BYTES = 16
-# Attributes of classes that say where the class stands, or that Python derives from other attributes.
+# Attributes that say where a class is defined, or that Python derives from other attributes.
 UNIMPORTANT = frozenset(
     "__dict__ __weakref__ __module__ __qualname__ __doc__ __firstlineno__ __static_attributes__ __abstractmethods__ _abc_impl "
     "__annotations_cache__ __annotate_func__ __dataclass_fields__ __dataclass_params__".split()
@@ -62,7 +62,7 @@ def _hash(parts: list[bytes]) -> bytes:
 
 
 def _codes(value: Any) -> Iterator[types.CodeType]:
-    """Yields the code of an attribute of a class."""
+    """Yields the code objects of an attribute of a class."""
     if isinstance(value, property):
         parts = [value.fget, value.fset, value.fdel]
     else:

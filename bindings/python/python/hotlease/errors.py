@@ -20,7 +20,7 @@ class TaskError(Error):
     Attributes
     ----------
     ran
-        Whether its function ran: ``True``, ``False``, or ``None`` if that cannot be known.
+        Whether the task's function ran: ``True``, ``False``, or ``None`` if that cannot be known.
     """
 
     def __init__(self, message: str = "", ran: Optional[bool] = None) -> None:
@@ -37,7 +37,7 @@ class FunctionFailed(TaskError):
     Attributes
     ----------
     code
-        The number.
+        The error number.
     message
         What the function wrote to its output, as text.
     """
@@ -72,11 +72,11 @@ class WorkerDied(TaskError, BrokenExecutor):
     Attributes
     ----------
     cause
-        Reason, in words.
+        Reason of the death, in words.
     exit_code
-        Exit status; negative: the signal that killed it; ``None``: neither is known.
+        Exit status of the worker; if a signal killed it, the negated signal number; ``None`` if neither is known.
     output
-        End of its output.
+        Last part of the worker's output.
     deaths
         Number of workers that died of this task.
     """
@@ -101,15 +101,15 @@ class WorkerDied(TaskError, BrokenExecutor):
 class DependencyError(TaskError):
     """A task was not run, because a task that it needs failed, was cancelled, or was not run itself.
 
-    Its cause (``__cause__``) is the exception of the first task that failed.
+    ``__cause__`` is the exception of the first task that failed.
 
     Attributes
     ----------
     chain
-        Names of the functions: the task's own, that of the task it needs, and so on; the last one is the one that
-        failed.
+        Names of functions: the task's function, the function of the task that it needs, and so on; the last name is
+        that of the function that failed.
     left_out
-        Number of names left out before the last one.
+        Number of names that ``chain`` omits before its last name.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class LeaseEnded(TaskError, BrokenExecutor):
 
 
 class ExecutorBroken(TaskError, BrokenExecutor):
-    """The executor has no workers and gets no others."""
+    """The executor has no workers, and cannot get new ones."""
 
 
 class NotRunning(TaskError):
@@ -147,7 +147,8 @@ class Refused(TaskError):
     Attributes
     ----------
     may_pass
-        Whether the request may succeed later: something becomes free, or comes back. Only then does an executor wait.
+        ``True`` if the request may succeed later, because resources become free or return. An executor waits only if
+        it is ``True``.
     """
 
     def __init__(self, message: str = "", ran: Optional[bool] = False, may_pass: bool = False) -> None:
@@ -172,14 +173,14 @@ class JobRejected(ClusterError):
 
 
 class JobEnded(ClusterError):
-    """The cluster's job ended, and there is no other one.
+    """The cluster's job ended, and the cluster has no other job.
 
     Attributes
     ----------
     job
-        Its number.
+        Number of the job.
     state
-        How it ended: ``"failed"`` or ``"cancelled"``.
+        How the job ended: ``"failed"`` or ``"cancelled"``.
     """
 
     def __init__(self, message: str = "", ran: Optional[bool] = False, job: str = "", state: str = "failed") -> None:

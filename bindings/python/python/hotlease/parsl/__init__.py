@@ -1,7 +1,7 @@
 """Parsl programs in leased workers.
 
-`load` replaces ``parsl.load``: apps are tasks of hotlease's own dataflow kernel. Or use only an executor under Parsl's
-kernel: ``Config(executors=[hotlease.parsl.HotleaseExecutor()])``.
+`load` replaces ``parsl.load``: apps become tasks of hotlease's own dataflow kernel. To keep Parsl's kernel, use only the
+executor: ``Config(executors=[hotlease.parsl.HotleaseExecutor()])``.
 """
 
 try:

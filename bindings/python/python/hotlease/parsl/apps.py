@@ -1,4 +1,4 @@
-"""Functions of apps, in the form that workers get. Imported by workers, too."""
+"""Functions of apps, in the form in which they are sent to workers. Workers import this module, too."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RAISED = (
 
 
 def raising(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls an app's function, and raises the exception that it returns: in a sandbox the wrapper that Parsl puts around an
-    exception is more than a program reads from there."""
+    """Calls an app's function. If it returns an exception in Parsl's wrapper, raises the exception: a program does not accept
+    the wrapper from a sandbox."""
     result = function(*args, **kwargs)
     if isinstance(result, RemoteExceptionWrapper):
         raise _raised(result)
@@ -36,17 +36,17 @@ def raising(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class App:
-    """Wrapper of an app's function (as Parsl's decorators made it), pickled once, when it is first called.
+    """Wrapper of an app's function (as Parsl's decorators made it). The function is pickled once, at its first call.
 
     Parsl's own wrapper returns exceptions. This one raises them, so that dependent tasks are not run.
     """
 
-    # An app declares no options for its tasks, and is sent as a function, not as an argument.
+    # Declares no options for the app's tasks. With this attribute an app is sent as a function, not as an argument.
     _hotlease_declared = (None, None, None, None)
 
     def __init__(self, function: Callable[..., Any], pickled: Optional[bytes] = None, is_timed: bool = False) -> None:
         self.__qualname__ = getattr(function, "__name__", "app")
-        # Kept, so that its address means this function for as long as the kernel knows it.
+        # Kept alive, so that no other function gets its address while the kernel remembers the app.
         self.function = function
         self.is_timed = is_timed
         self._pickled = pickled if pickled is not None else _by_value.dumps(function, of_function=True)
@@ -92,7 +92,7 @@ def _raised(wrapped: RemoteExceptionWrapper) -> BaseException:
     try:
         pickled = _by_value.dumps(wrapped, is_current=False)
     except Exception:
-        # In this case only the text of the exception is sent to the program.
+        # The wrapper does not pickle: only the text of the exception is sent to the program.
         return error
     carrier = AppRaised(pickled, f"{type(error).__name__}: {error}")
     carrier.__cause__ = error

@@ -1,4 +1,4 @@
-"""Blocks of Parsl's providers: each starts agents, which join a manager of this program's own."""
+"""Blocks of Parsl's providers: each block starts agents, which join a manager that this program starts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hotlease._executor import Executor
 from hotlease._own_manager import TENANT, OwnManager
 from hotlease.errors import Refused
 
-# Time for which an attempt waits for workers.
+# Time for which an attempt to make the executor waits for workers.
 _ATTEMPT_S = 5.0
 _PAUSE_S = 0.3
 
-# Runs on each node of a block. The provider's launcher may put any quoting around it, so it is a file.
+# Script that runs on each node of a block. It is a file, because a provider's launcher may quote a command in any way.
 _AGENT = r"""#!/bin/bash
 # An agent of hotlease on this node, for a block of Parsl.
 umask 077
@@ -36,18 +36,18 @@ HOTLEASE_RUNTIME_DIR=$dir/run {program} agent --manager {manager} --listen 0.0.0
 
 
 class Blocks:
-    """Tasks and workers of an executor whose nodes are blocks. Made by `HotleaseExecutor.start`.
+    """Tasks and workers of an executor whose nodes are in blocks. Made by `HotleaseExecutor.start`.
 
-    Blocks may come at any time, or never: tasks wait here until the first one has workers. Thread-safe.
+    Blocks may start at any time, or never: tasks wait here until the first block has workers. Thread-safe.
 
     Parameters
     ----------
     make
-        Makes the executor, with this manager, identity and patience.
+        Makes the executor. Its arguments are manager, identity and patience.
     fail
-        Called if it cannot be made, with the reason.
+        Called with the reason if the executor cannot be made.
     cores, gpus
-        Of each node; no cores: all that its job has.
+        Number on each node; `cores=None`: all cores that the node's job has.
     host
         Name or address at which the nodes reach this host.
     """
@@ -69,9 +69,9 @@ class Blocks:
         self.command = f"/bin/bash {shlex.quote(str(script))}"
         self._lock = threading.Lock()
         self._executor: Optional[Executor] = None
-        # Executors whose workers end, as long as they have tasks.
+        # Executors that are shut down, but still have tasks.
         self._former: list[Executor] = []
-        # Tasks that came before there was an executor: functions, each of which sends one task.
+        # Tasks that were submitted while there was no executor: each function sends one task.
         self._unsent: list[Callable[[Executor], None]] = []
         self._opening: Optional[threading.Thread] = None
         self._closing, self._may_open = threading.Event(), threading.Event()
@@ -90,7 +90,7 @@ class Blocks:
             return len(self._unsent) + sum(executor._pending() for executor in executors)
 
     def send(self, task: Future[Any], submit: Callable[[Executor], Future[Any]]) -> None:
-        """Submits a task as soon as there is an executor, and settles its future when it ends."""
+        """Submits a task as soon as there is an executor, and settles the future `task` when the task ends."""
 
         def sending(executor: Executor) -> None:
             try:
@@ -121,17 +121,17 @@ class Blocks:
             self._open()
 
     def _leave(self) -> None:
-        """Lets the executor end when its tasks have; with the lock held."""
+        """Shuts the executor down, so that it ends after its tasks. Called with the lock held."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
             self._former.append(executor)
 
     def end(self, blocks: Callable[[], list[str]]) -> list[str]:
-        """Calls `blocks`, which ends some blocks, and returns its result. Tasks that are submitted from now on do not go to
+        """Calls `blocks`, which ends some blocks, and returns its result. Tasks that are submitted from now on are not sent to
         workers of these blocks: they wait for an executor with workers in other blocks.
         """
-        # The executor is given up, and no other one is made before the blocks have been cancelled.
+        # The present executor is shut down, and no new executor is made before the blocks have been cancelled.
         self._may_open.clear()
         try:
             with self._lock:
@@ -141,7 +141,7 @@ class Blocks:
             self._may_open.set()
 
     def _open(self) -> None:
-        """Starts the thread that makes the executor; with the lock held."""
+        """Starts the thread that makes the executor. Called with the lock held."""
         if self._opening is None and not self._closing.is_set():
             self._opening = threading.Thread(target=self._keep_opening, name="hotlease-blocks", daemon=True)
             self._opening.start()
@@ -189,5 +189,5 @@ def _settle(task: Future[Any], settle: Callable[[], None]) -> None:
     try:
         settle()
     except InvalidStateError:
-        # The task failed with all others of its executor, or was cancelled.
+        # The task failed with all other tasks of its executor, or was cancelled.
         pass

@@ -29,28 +29,29 @@ _log = logging.getLogger(__name__)
 class HotleaseExecutor(BlockProviderExecutor):
     """Runs Parsl's apps in leased workers.
 
-    Without a provider, workers are those of this host's platform or of a manager's nodes, and a worker that dies is replaced.
-    With a provider, they are on the nodes of its blocks, which Parsl's strategy starts and ends: tasks wait until there are
-    some.
+    Without a provider, the workers are on this host's platform or on a manager's nodes, and a worker that dies is replaced.
+    With a provider, the workers are on the nodes of its blocks. Parsl's strategy starts and ends the blocks; tasks wait until
+    a block has workers.
 
     Parameters
     ----------
     label
-        Name among the executors of the configuration.
+        Name of this executor in the configuration.
     max_workers
-        Limit of the worker processes. Default: one for each core of this process; with a provider, as many as its blocks
-        have.
+        Maximum number of worker processes. Default: one for each core of this process; with a provider, as many as
+        ``max_blocks`` blocks have.
     provider
         Provider of Parsl that submits blocks, such as `parsl.providers.SlurmProvider`, with its ``init_blocks``,
-        ``min_blocks`` and ``max_blocks``. On each node of a block an agent joins a manager that this program starts: nodes
-        must reach this host, and see the program's Python and home directory. Default: none.
+        ``min_blocks`` and ``max_blocks``. On each node of a block, an agent joins a manager that this program starts. So the
+        nodes must reach this host, and see the program's Python and home directory. Default: none.
     workers_per_node
-        With a provider: workers of each node. Default: its ``cores_per_node``, else as many as this process has cores.
+        With a provider: number of workers on each node. Default: the provider's ``cores_per_node``, else the number of
+        cores of this process.
     address
-        With a provider: name or address at which the nodes reach this host. Default: its name.
+        With a provider: name or address at which the nodes reach this host. Default: the name of this host.
     block_error_handler
-        With a provider: what happens if blocks fail, as for other executors of Parsl. Default: if all of the first ones
-        fail, so do all tasks.
+        With a provider: what happens if blocks fail, as for other executors of Parsl. Default: if all of the first blocks
+        fail, all tasks fail.
     storage_access
         Parsl's staging providers. Default: Parsl's.
     working_dir
@@ -98,7 +99,7 @@ class HotleaseExecutor(BlockProviderExecutor):
         return f"HotleaseExecutor(label={self.label!r}, max_workers={self.max_workers!r}{provider})"
 
     def start(self) -> None:
-        """Takes the lease; does nothing if that was done. With a provider, only starts the manager: blocks come later.
+        """Takes the lease, unless it was taken before. With a provider, only starts the manager: blocks are submitted later.
 
         Raises
         ------
@@ -130,12 +131,12 @@ class HotleaseExecutor(BlockProviderExecutor):
 
     @property
     def started(self) -> Optional[Executor]:
-        """The underlying executor, between `start` and `shutdown`; with a provider, once a block has workers."""
+        """The underlying executor; `None` before `start`, after `shutdown`, and with a provider until a block has workers."""
         return self._executor if self._blocks is None else self._blocks.executor
 
     @property
     def workers_per_node(self) -> Union[int, float]:
-        """Workers of each node, for Parsl's strategy."""
+        """Number of workers on each node, for Parsl's strategy."""
         return self._nodes_cores or len(os.sched_getaffinity(0))
 
     def _get_launch_command(self, block_id: str) -> str:
@@ -144,12 +145,12 @@ class HotleaseExecutor(BlockProviderExecutor):
         return self._blocks.command
 
     def scale_in(self, blocks: int) -> list[str]:
-        """Ends blocks; returns which. Called by Parsl's strategy when no task waits or runs."""
+        """Ends blocks; returns the identifiers of the ended blocks. Called by Parsl's strategy when no task waits or runs."""
         cancel = super().scale_in
         return cancel(blocks) if self._blocks is None else self._blocks.end(lambda: cancel(blocks))
 
     def set_bad_state_and_fail_all(self, exception: BaseException) -> None:
-        """Lets all tasks fail, now and later. Called by the handler of blocks that failed."""
+        """Makes all present and later tasks fail. Called by the handler of failed blocks."""
         self._bad_state = exception
         for task in list(self.tasks.values()):
             try:
@@ -166,9 +167,9 @@ class HotleaseExecutor(BlockProviderExecutor):
         Raises
         ------
         parsl.executors.errors.InvalidResourceSpecification
-            If a task asks for more than its worker has (``cores``: 1, ``memory`` in MiB, ``gpus``), or for anything else.
+            If the task asks for more than a worker has (``cores``: 1, ``memory`` in MiB, ``gpus``), or for another resource.
         parsl.executors.errors.BadStateException
-            If the executor has lost its workers and gets no others.
+            If the executor has lost its workers and cannot get new ones.
         parsl.serialize.errors.SerializationError
             If an argument does not pickle.
         """
@@ -218,12 +219,12 @@ class HotleaseExecutor(BlockProviderExecutor):
 
     @property
     def bad_state_is_set(self) -> bool:
-        """Whether the executor lost its workers and gets no others."""
+        """Whether the executor lost its workers and cannot get new ones."""
         return self._bad_state is not None
 
     @property
     def executor_exception(self) -> Optional[BaseException]:
-        """Error by which the executor lost its workers."""
+        """Error by which the executor lost its workers; `None` if it did not lose them."""
         return self._bad_state
 
     def outstanding(self) -> int:
@@ -239,7 +240,7 @@ class HotleaseExecutor(BlockProviderExecutor):
         return 0 if executor is None else executor._slots()
 
     def monitor_resources(self) -> bool:
-        """Whether Parsl's monitoring can watch tasks: yes, each worker is a process and runs one at a time."""
+        """Returns `True`: Parsl's monitoring can watch tasks, because each worker is a process that runs one task at a time."""
         return True
 
     def shutdown(self, block: bool = True) -> None:
@@ -248,12 +249,12 @@ class HotleaseExecutor(BlockProviderExecutor):
         Parameters
         ----------
         block
-            Whether to return only after that.
+            Whether to return only after all tasks have ended.
         """
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.close(block)
-            # Cancels the tasks that no block has come for.
+            # Cancels the tasks for which no block has started.
             for task in list(self.tasks.values()):
                 task.cancel()
         executor, self._executor = self._executor, None

@@ -1,4 +1,4 @@
-"""Future of an app's call: hotlease's future that is also one of Parsl's."""
+"""Future of an app's call: it is a future of hotlease and also a future of Parsl."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Reference = weakref.ReferenceType[AnyFuture[Any]]
 
 
 class Call:
-    """Data of an app's call beside its future: little, because there may be millions."""
+    """Data of an app's call in addition to its future; small, because there may be millions of calls."""
 
     __slots__ = ("kernel", "number", "name", "needs", "streams")
 
@@ -33,16 +33,16 @@ class Call:
         self.kernel = kernel
         self.number = number
         self.name = name
-        # Weak: otherwise the last one of a chain of millions would keep all of them alive.
+        # Weak references: otherwise the last call of a chain of millions would keep the futures of all calls alive.
         self.needs = needs
         self.streams = _NO_STREAMS
 
 
 class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
-    """The result of an app, once it has ended. Its exceptions are Parsl's. Unlike Parsl's own futures, it can be
-    cancelled before it was sent."""
+    """The result of an app, once the app has ended. It raises Parsl's exceptions. Unlike Parsl's own futures, it can be
+    cancelled until its task is sent to a worker."""
 
-    # None: the task was sent by Parsl's own kernel, which has another future for it.
+    # `None` if Parsl's own kernel submitted the task: the program then has a future of Parsl's kernel for it.
     _call: Optional[Call] = None
     _error: Optional[BaseException] = None
     _outputs: list[DataFuture] = []
@@ -62,11 +62,11 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
         try:
             raise error
         finally:
-            # The error has a traceback, which refers to this frame.
+            # Breaks a cycle: the error has a traceback, which refers to this frame.
             del error
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """Waits for the end, and returns the app's exception, or None."""
+        """Waits until the app has ended; returns its exception, or None if it raised none."""
         error = super().exception(timeout)
         if error is None or self._call is None:
             return error
@@ -76,14 +76,14 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
 
     @property
     def _exception(self) -> Optional[BaseException]:  # type: ignore[override,unused-ignore]
-        # Parsl's futures of files read this, and do not know cancellation.
+        # Parsl's futures of files read this attribute, and have no case for cancelled futures.
         if super().cancelled():
             return CancelledError()
         return self.exception() if self.done() else None
 
     @property
     def task_record(self) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
-        """Parsl's record of the task, as far as it is known."""
+        """Parsl's record of the task, with the fields that are known here."""
         call = self._call
         if call is None:
             raise AttributeError("task_record")
@@ -117,7 +117,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
 
 
 def not_serialized(name: str, error: BaseException) -> SerializationError:
-    """Returns Parsl's exception for a task whose arguments do not pickle, for this reason."""
+    """Returns Parsl's exception for a task whose arguments do not pickle; `error` is the reason."""
     made = SerializationError(name)
     made.__cause__ = error
     return made
@@ -134,7 +134,7 @@ def _as_parsl_has_it(error: BaseException, call: Call) -> BaseException:
 
 
 def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseException, str]]:
-    """Returns the failed tasks that this one needs, with Parsl's names for them."""
+    """Returns the exceptions of the failed tasks that a call needs, with Parsl's names for these tasks."""
     found: list[tuple[BaseException, str]] = []
     for reference in call.needs or ():
         needed = reference()
@@ -147,7 +147,7 @@ def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseExcepti
         if exception is not None:
             found.append((exception, call.kernel.render_future_description(needed)))
     if not found:
-        # The program has dropped the futures of these tasks: the names of their functions are still known.
+        # The program has dropped the futures of these tasks, but the error contains the names of their functions.
         cause = error.__cause__
         cause = cause.unpacked() if isinstance(cause, AppRaised) else cause
         between = ["..."] if error.left_out else []

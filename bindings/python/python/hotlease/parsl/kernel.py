@@ -1,9 +1,9 @@
-"""A dataflow kernel for Parsl's apps that does little itself: the executor handles futures as arguments, retries and
+"""A dataflow kernel for Parsl's apps that leaves most of the work to the executor: arguments that are futures, retries and
 failures.
 
 Apps are tasks of `hotlease.Executor`, which tracks their dependencies in Rust. If Python has to decide between two
-steps of one task (join apps, memoisation, staging from elsewhere, retry handlers, monitoring), the task goes through
-Parsl's own kernel, of which this one is a subclass, and runs in the same workers.
+steps of one task (join apps, memoisation, staging from elsewhere, retry handlers, monitoring), the task is passed to
+Parsl's own kernel, the base class of this kernel, and runs in the same workers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hotlease.parsl.apps import App
 from hotlease.parsl.executor import HotleaseExecutor
 from hotlease.parsl.futures import AppFuture, Call
 
-# Limit of the apps that are remembered; when it is reached, the table is emptied.
+# Maximum number of apps in the kernel's table; a full table is emptied.
 _APPS_MAX = 4096
-# Parsl's wrapper of an app with a walltime: a new function for each call, with the same code.
+# Code of Parsl's wrapper of an app with a walltime. Parsl makes a new wrapper for each call, always with this code.
 _TIMED = timeout(len, 1.0).__code__
 _STREAMS = ("stdout", "stderr")
 
@@ -45,7 +45,7 @@ class _AppExecutor(Executor):
 
 
 class Kernel(DataFlowKernel):
-    """Parsl's kernel, whose tasks run in hotlease's. Made by `load`.
+    """Parsl's kernel; its tasks run in hotlease's dataflow kernel. Made by `load`.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Kernel(DataFlowKernel):
         self._apps: dict[Any, App] = {}
         self._numbering = threading.RLock()
         resolver = config.dependency_resolver
-        # Each of these calls Python between two steps of one task.
+        # Each of these settings needs Python code between two steps of one task.
         self._asks_python = bool(
             config.monitoring
             or config.retry_handler
@@ -68,9 +68,9 @@ class Kernel(DataFlowKernel):
             or resolver not in (None, SHALLOW_DEPENDENCY_RESOLVER, DEEP_DEPENDENCY_RESOLVER)
         )
         self._stages = self._executor.storage_access is not None
-        # In Parsl every failure counts, also the death of a worker.
+        # Parsl retries a task after any failure, including the death of its worker.
         self._asking = _core.TaskOptions(retries=config.retries, idempotent=config.retries > 0 or None)
-        # This comes first: if there are no workers, nothing else is left behind.
+        # Started first: if there are no workers, nothing else has to be undone.
         self._executor.start()
         try:
             super().__init__(config)
@@ -111,14 +111,14 @@ class Kernel(DataFlowKernel):
         return isinstance(executors, list) and executors == [self.label]
 
     def _take(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Optional[AppFuture]:
-        """Submits a task to the executor and returns its future; None: the task is for Parsl's own kernel."""
+        """Submits a task to the executor and returns its future. Returns None if Parsl's own kernel has to run the task."""
         needs: list[weakref.ReferenceType[Future[Any]]] = []
         if not self._can_take(args, needs) or kwargs and not self._can_take_named(kwargs, needs):
             return None
         try:
             app = self._apps.get(func) or self._learn(func, kwargs)
         except Exception:
-            # The future has to report the error, which Parsl does.
+            # The error has to be reported by a future: Parsl's own kernel does that.
             return None
         executor = self._executor.started
         if executor is None:
@@ -178,7 +178,7 @@ class Kernel(DataFlowKernel):
         return app
 
     def _directed(self, kwargs: dict[str, Any], call: Call) -> dict[str, Any]:
-        """Returns the arguments with the names of the files that Parsl chooses."""
+        """Returns the arguments, with a file name wherever Parsl has to choose the file of an output stream."""
         for name in _STREAMS:
             stream = kwargs.get(name)
             if stream is None:
@@ -212,20 +212,20 @@ class Kernel(DataFlowKernel):
 
 
 def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, **options: Any) -> Kernel:
-    """Loads a configuration in place of ``parsl.load``: apps run in leased workers, as tasks of hotlease's own dataflow
+    """Loads a configuration, instead of ``parsl.load``: apps run in leased workers, as tasks of hotlease's own dataflow
     kernel.
 
     Parameters
     ----------
     config
-        Parsl's configuration. Its executor is a `HotleaseExecutor`, or it names none.
+        Parsl's configuration, which names one `HotleaseExecutor` or no executor.
     max_workers, options
-        Options of the `HotleaseExecutor` that is made if `config` names none.
+        Options of the `HotleaseExecutor` that is made if `config` names no executor.
 
     Returns
     -------
     Kernel
-        The kernel that ``parsl.dfk()`` returns from now on; to be cleaned up as usual, by ``with`` or ``cleanup()``.
+        The kernel that ``parsl.dfk()`` returns from now on. Clean it up as usual, by ``with`` or ``cleanup()``.
 
     Raises
     ------
@@ -268,5 +268,5 @@ def _default() -> ThreadPoolExecutor:
     return made
 
 
-# Nothing else tells such an executor from one that the program has named.
+# Replaced, because nothing else distinguishes a default executor from an executor that the program has named.
 setattr(parsl.config, "ThreadPoolExecutor", _default)  # noqa: B010

@@ -1,4 +1,4 @@
-"""Parsl's resource specifications: each task has the resources of its worker, and asks for no more."""
+"""Parsl's resource specifications: a task has all resources of its worker, and cannot ask for more."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any, Optional
 
 from parsl.executors.errors import InvalidResourceSpecification
 
-# Parsl counts memory in these, as Work Queue does.
+# Bytes in the unit in which Parsl, like Work Queue, gives memory.
 _MEMORY_UNIT = 2**20
 
 
 def check(specification: dict[str, Any], memory: Optional[int], gpus: Optional[int]) -> None:
-    """Checks that a worker with so much memory (bytes; None: its share of the node) and so many GPUs has what a task asks for.
+    """Checks that a worker has what a task asks for: `memory` bytes (`None`: the worker's share of the node) and `gpus` GPUs.
 
     Raises
     ------
     parsl.executors.errors.InvalidResourceSpecification
-        If a key is not known, or a worker has less of it than asked for; names these keys.
+        If a key is not known, or a worker has less than the task asks for; the exception names these keys.
     """
     has: dict[str, Optional[float]] = {"cores": 1, "gpus": gpus or 0, "memory": None if memory is None else memory / _MEMORY_UNIT}
     wrong = {}
