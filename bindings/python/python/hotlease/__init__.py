@@ -8,7 +8,7 @@
 
 from hotlease._core import Error, __version__, cancelled, deadline
 
-# Set by type checkers. Not imported from `typing`, whose import takes as long as all others here.
+# Set by type checkers. It is not imported from `typing`, whose import takes as long as all other imports here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
@@ -76,7 +76,7 @@ __all__ = [
     "state",
 ]
 
-# Imported on first use: their imports take several times as long as the rest, and a worker never needs them.
+# Modules that are imported on first use: their imports take several times as long as the rest, and no worker needs them.
 _ELSEWHERE = {
     "Executor": "hotlease._executor",
     "ExecutorOptions": "hotlease._options",
@@ -98,7 +98,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Without `importlib`, a package that nothing else here needs.
+    # Not by `importlib`, a package that nothing else here needs.
     value = getattr(__import__(_ELSEWHERE.get(name, "hotlease.errors"), fromlist=(name,)), name)
     globals()[name] = value
     return value

@@ -35,18 +35,18 @@ __all__ = [
 
 
 def import_early() -> None:
-    """Imports what the first task of a program needs that has functions or classes of its own: they go by value.
+    """Imports `_by_value` if the program's __main__ has functions or classes, because the first task then needs it.
 
-    Called while the lease is being taken. A program without any needs it hardly ever.
+    Called while the lease is being taken. Programs without functions or classes of their own hardly ever need it.
     """
     for value in list(getattr(sys.modules.get("__main__"), "__dict__", {}).values()):
-        # No attributes of other values: one may be a module that is imported when it is looked at.
+        # Attributes of other values are not read: a value may be a module that is imported when an attribute is read.
         kind = type(value)
         if (kind is FunctionType or kind is type) and value.__module__ == "__main__":
             try:
                 from hotlease import _by_value  # noqa: F401
             except ImportError:
-                # The first task that needs it raises.
+                # The first task that needs the module raises the error.
                 pass
             return
 

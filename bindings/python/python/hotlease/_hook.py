@@ -1,20 +1,20 @@
-"""Hook on the first import of a module that may never be imported."""
+"""Hook that calls a function at the first import of a module, if the module is ever imported."""
 
 from __future__ import annotations
 
 import sys
 
-# Set by type checkers. The import of `typing` takes as long as all imports of a worker.
+# Set by type checkers, not imported from `typing`: its import takes as long as all imports of a worker.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
 
 class Hook:
-    """Import hook: finds a module like other finders, and calls a function after the module was executed, before the
-    importer gets it.
+    """Import hook: finds a module through the other finders, and calls a function after the module was executed, before
+    the importer gets the module.
 
-    Not called if the module is imported already, or if another thread is just importing it.
+    The function is not called if the module is imported already, or if another thread is importing it.
     """
 
     def __init__(self, name: str, then: Callable[[Any], object]) -> None:
@@ -33,7 +33,7 @@ class Hook:
         return spec
 
     def _executed(self, module: Any) -> None:
-        # Once: the module is executed again if it was removed from `sys.modules`.
+        # Called only once, although the module is executed again if it was removed from `sys.modules`.
         if self in sys.meta_path:
             sys.meta_path.remove(self)
             self._then(module)
@@ -57,5 +57,5 @@ class _Loader:
         self._hook._executed(module)
 
     def __getattr__(self, name: str) -> Any:
-        # This is for code that examines the module without importing it: its source, its resources.
+        # For code that examines the module without importing it, such as its source or its resources.
         return getattr(self._own, name)

@@ -1,5 +1,5 @@
-"""Imports that a lease names, done before its first task; and zygotes: interpreters with these imports, from which
-workers are forked."""
+"""Imports that a lease names, which are done before its first task, and zygotes: interpreters that have done these imports,
+and from which workers are forked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NAMED_MAX = 3
 
 
 def imported(names: Iterable[str]) -> Optional[str]:
-    """Imports these modules on one core, which a worker has: some libraries start a thread for each core, and no variable
-    of the worker's environment tells them otherwise. Returns the error, or None."""
+    """Imports modules while the process may use one core only, as a worker does: some libraries start a thread for each
+    core, and no environment variable prevents that. Returns the error, or None."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -40,7 +40,7 @@ def begun() -> tuple[_core.Zygote, dict[str, str], set[str]]:
 
 
 def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], imports_ns: int) -> None:
-    """Waits, and forks: returns in each worker, as if that had been started and had done all imports itself."""
+    """Forks a worker at each request. Returns in each worker, as if the worker had been started and had done all imports."""
     left = _left(descriptors, shared)
     if left:
         zygote.refuse(f"no worker can be forked once its imports have left {left}")
@@ -51,7 +51,7 @@ def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], i
 
 
 def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
-    """Returns what a fork would share with other processes, or lack; None if there is nothing."""
+    """Returns something that a forked worker would share with other processes, or would lack; None if there is nothing."""
     from hotlease._names import counted
 
     threads = len(os.listdir("/proc/self/task")) - 1
@@ -86,7 +86,7 @@ def _descriptors() -> dict[str, str]:
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:
-            # The descriptor of the listing itself.
+            # The descriptor that lists the folder: it is closed now.
             pass
     return found
 
@@ -99,8 +99,8 @@ def _shared() -> set[str]:
 
 
 def _renew() -> None:
-    """Renews state that forks of one process must not share. The fork reseeds Python's generator; OpenSSL's mixes in
-    the process id."""
+    """Renews state that forks of one process must not share. Python reseeds its own random generator at a fork, and
+    OpenSSL's generator mixes in the process id."""
     legacy = sys.modules.get("numpy.random")
     if legacy is not None:
         legacy.seed()

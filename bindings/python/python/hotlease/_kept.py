@@ -1,4 +1,4 @@
-"""Default executor of a program: one, so that parts of the program do not compete for workers."""
+"""Default executor of a program. There is only one, so that parts of the program do not compete for workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 def executor() -> Executor:
-    """Returns the program's executor, made on first use; its workers are released when the program ends."""
+    """Returns the program's executor. It is made on first use, and its workers are released when the program ends."""
     global _kept
     with _lock:
         if _kept is None:
@@ -34,7 +34,7 @@ def forget(broken: Executor) -> None:
 
 
 def _begin_anew() -> None:
-    """Forgets, in the child of a fork, its parent's executor, and the lock that another thread may have held."""
+    """Forgets, in a forked child, the parent's executor, and the lock, which another thread may have held."""
     global _kept, _lock
     _kept, _lock = None, threading.Lock()
 
@@ -43,5 +43,5 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker: tasks that it submitted would wait for the slot that it runs on."""
+    """Whether this process is a worker. Tasks that a worker submits would wait for the worker's own slot."""
     return "hotlease._slot" in sys.modules

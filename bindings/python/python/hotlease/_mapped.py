@@ -1,4 +1,4 @@
-"""Arrays that are mapped from a file. They are sent as their place in the file, so workers map the file itself, not a copy."""
+"""Arrays that are mapped from a file. An array is sent as its position in the file, so workers map the file itself, not a copy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    # Device-independent identity of a file: inode and size.
+    # Identity of a file, without its device: inode and size.
     Identity = tuple[int, int]
 
 
 def is_mapped(buffer: memoryview) -> bool:
-    """Whether the memory of an array is that of a file, as far as this program knows."""
+    """Whether the memory of an array is mapped from a file by a `numpy.memmap`."""
     array: Any = buffer.obj
     # An array without a base has memory of its own.
     return getattr(array, "base", None) is not None and _backing(array) is not None
 
 
 def _backing(array: Any) -> Any:
-    """Returns the memmap that `array` is, or of which it is a view: it maps the whole part of the file. None: it is not mapped."""
+    """Returns the memmap that `array` is, or is a view of: the outermost one, with all of the mapped part of the file. Returns
+    None if `array` is not mapped."""
     numpy, mmap = sys.modules.get("numpy"), sys.modules.get("mmap")
     if numpy is None or mmap is None:
         return None
@@ -33,7 +34,7 @@ def _backing(array: Any) -> Any:
 
 
 def reduce(array: Any) -> Any:
-    """Pickles an object of numpy: an array that is mapped from a file by its place there, all others as usual."""
+    """Pickles an object of numpy: a mapped array as its position in the file, any other object as usual."""
     mapped = _backing(array)
     # With mode `c` the program has changes that are not in the file.
     if mapped is None or mapped.mode == "c" or not isinstance(mapped.filename, (str, os.PathLike)):
@@ -42,7 +43,7 @@ def reduce(array: Any) -> Any:
     try:
         identity = _identity(path)
     except OSError:
-        # Removed, though still mapped.
+        # The file was removed, but is still mapped.
         return NotImplemented
     start = array.__array_interface__["data"][0] - mapped.__array_interface__["data"][0]
     whole = (path, identity, "r" if mapped.mode == "r" else "r+", mapped.offset, mapped.nbytes)
@@ -63,7 +64,7 @@ def opened(
     strides: tuple[int, ...],
     writeable: bool,
 ) -> Any:
-    """Maps the part of the file again, and returns the view of it."""
+    """Maps the part `whole` of the file in a worker, and returns the array, which is a view of this part."""
     import numpy
 
     path, identity, mode, offset, size = whole

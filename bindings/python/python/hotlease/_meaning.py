@@ -1,7 +1,7 @@
-"""Hashes of the meaning of functions and arguments, for `memo` and checkpoints: equal in the next run of a program,
-wherever its code stands by then.
+"""Hashes of the meaning of functions and arguments, for `memo` and checkpoints. They are equal in the next run of a
+program, even if its code has moved.
 
-They do not depend on file names and line numbers, nor on the order of sets.
+The hashes do not depend on file names, line numbers or the order of sets.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     import pickle
     from typing import Any, Optional
 
-    # Numbers of the objects that were met, by identity; with the objects, so that they stay where they are.
+    # Numbers of the objects that were met, by address; with the objects, so that their addresses are not reused.
     Met = dict[int, tuple[int, Any]]
 
 _BYTES = 32
-# Functions around a function, of which each wraps the next.
+# Largest number of functions that wrap one another.
 _WRAPPED_MAX = 100
 _Cached = type(functools.cache(len))
 
 
 def of_function(function: Any) -> bytes:
-    """Hashes a function: its code, and all that goes by value with it."""
+    """Hashes a function: its code, and everything that is sent with it by value."""
     if hasattr(function, "_hotlease_declared"):
         function = getattr(function, "__wrapped__", function)
     return _hash((sys.version_info[:2], function, _own(function), _defaults(function)), {})
 
 
 def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
-    """Hashes arguments. `None`: the hash of their pickle serves."""
+    """Hashes arguments. Returns `None` if the hash of their pickle is to be used instead."""
     try:
-        # A function of the program may be the first argument of one of ours.
+        # The first argument may be a function of the program, if the function called is one of this package.
         own = _own(args[0]) if args and callable(args[0]) else ()
         return _hash((args, sorted((kwargs or {}).items()), own), {})
     except Exception:
@@ -50,8 +50,8 @@ def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Opt
 
 
 def _own(function: Any) -> tuple[bytes, ...]:
-    """Hashes the own code of a function, and of each function that it wraps: they identify a function that is sent by
-    name. For a callable object: the code of its class's ``__call__``."""
+    """Hashes a function's own code, and the code of each function that it wraps: these hashes identify a function that is
+    sent by name. For a callable object, hashes the code of its class's ``__call__``."""
     codes: list[bytes] = []
     for _ in range(_WRAPPED_MAX):
         while isinstance(function, functools.partial):
@@ -82,7 +82,7 @@ def _hash(value: Any, met: Met) -> bytes:
 
     def add(buffer: pickle.PickleBuffer) -> None:
         data = buffer.raw()
-        # The pickle may not contain the buffer's length.
+        # The pickle does not always contain the buffer's length.
         of_buffers.update(len(data).to_bytes(8, "little"))
         of_buffers.update(data)
 
@@ -92,14 +92,14 @@ def _hash(value: Any, met: Met) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]
-    """Pickles values, with a description of each object whose pickle would depend on its place."""
+    """Pickles values. An object whose own pickle could differ in the next run is replaced by a description."""
 
     def __init__(self, file: Any, add: Any, met: Met) -> None:
         super().__init__(file, 5, buffer_callback=add)
         self._met = met
 
     def persistent_id(self, object: Any) -> Optional[tuple[Any, ...]]:
-        """Returns the description of an object, if it has one; if the object was met before, its number."""
+        """Returns the description of an object, or its number if it was met before; `None` if it is pickled as usual."""
         kind = type(object)
         describe = _DESCRIBED.get(kind)
         if describe is None:
@@ -114,19 +114,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
     def reducer_override(self, object: Any) -> Any:
         if _bases.is_future(object) and not isinstance(object, _core.Task):
-            # The future counts by its number; its result is hashed when it is there.
+            # The future is hashed as its number; its result is hashed when the result is available.
             return result, (_core._gather(object),)
         return super().reducer_override(object)
 
     def _inner(self, value: Any) -> bytes:
-        """Hashes a part by itself."""
+        """Hashes a part of a value separately."""
         return _hash(value, dict(self._met))
 
     def _inner_or_kind(self, value: Any) -> Any:
         try:
             return self._inner(value)
         except Exception:
-            # A lock, for example.
+            # The value, for example a lock, does not pickle.
             return type(value).__qualname__
 
     def _of_set(self, object: Any) -> tuple[Any, ...]:

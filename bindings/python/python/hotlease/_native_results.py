@@ -1,5 +1,5 @@
-"""Results of native functions as objects: made where a result is read, by the program or by a worker whose task needs
-it."""
+"""Results of native functions as objects. They are made where a result is read: in the program, or in a worker whose task
+needs it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Optional, Union
 
 from hotlease._names import counted
 
-# numpy and pickle are imported on the first array: a program that declares a function may use neither.
+# numpy and pickle are imported at the first array, because a program that declares a function may use neither.
 Shape = Union[int, tuple[int, ...]]
 
 
 class _Result:
-    """Pickles as a call of `value` on the one buffer beside the pickle."""
+    """Object whose pickle is a call of `value` with the one buffer that is sent beside the pickle."""
 
     def __init__(self, *how: Any) -> None:
         self._how = how
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # Writable: only the caller has the result.
+        # The buffer is writable, because only the caller has the result.
         import pickle
 
         return value, (pickle.PickleBuffer(bytearray()), *self._how)
@@ -29,8 +29,8 @@ class _Result:
 
 @functools.lru_cache(maxsize=256)
 def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
-    """Returns the pickle of a result without its bytes. Without a shape it has one dimension, and the length that the
-    function gave."""
+    """Returns the pickle of a result without its bytes. If `shape` is `None`, the result has one dimension, and the length
+    that the function returned."""
     import pickle
 
     if dtype is not None:
@@ -38,13 +38,13 @@ def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
 
         from hotlease._guarded import arrays
 
-        # A dtype's own pickle names more than the program reads from a sandbox.
+        # A dtype's own pickle contains names that the program refuses in results from a sandbox.
         dtype = arrays.described(numpy.dtype(dtype)) or dtype
     return pickle.dumps(_Result(dtype, shape, order), 5, buffer_callback=lambda buffer: None)
 
 
 def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any) -> Any:
-    """Makes the result of these bytes."""
+    """Makes the result from the bytes of `buffer`."""
     view = memoryview(buffer)
     if dtype is None:
         return view
@@ -70,7 +70,7 @@ def _unlike(what: str) -> BaseException:
 
 
 def named(dtype: Any) -> Any:
-    """Returns a dtype in the form that is sent: its name, if that describes it fully."""
+    """Returns a dtype in the form that is sent: its type string, if this describes it fully, else the dtype itself."""
     if dtype is None:
         return None
     import numpy
@@ -84,13 +84,13 @@ def named(dtype: Any) -> Any:
 
 
 def like(given: Any, dtype: Any) -> tuple[int, bytes]:
-    """Returns room and recipe for a result with as many items as the input: in its shape, and of its dtype unless
-    `dtype` is given."""
+    """Returns size (bytes) and recipe of a result with as many items as the input. It has the input's shape, and the
+    input's dtype unless `dtype` is given."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(given, (numpy.ndarray, numpy.generic)):
-        # An input without shape and dtype counts in bytes.
+        # The items of an input without shape and dtype are bytes.
         return memoryview(given).nbytes, recipe(dtype, None, "C")
-    # Part of each call, so that as much as possible is cached.
+    # Runs at each call, so as much as possible is cached.
     if given.ndim == 1:
         shape, order = None, "C"
     else:
@@ -107,7 +107,7 @@ def _items_like(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> tup
 
 
 def sized(shape: Shape, dtype: Any) -> tuple[int, bytes]:
-    """Returns room and recipe for a declared result: a limit of its items, or an exact shape."""
+    """Returns size (bytes) and recipe of a declared result. `shape` is the largest number of items, or the exact shape."""
     if isinstance(shape, tuple):
         if dtype is None:
             raise TypeError(f"output={shape!r} is the shape of an array, which needs a dtype")
@@ -130,7 +130,7 @@ def _count(length: Any) -> int:
 
 
 def as_input(given: Any, dtype: bytes) -> tuple[int, bytes]:
-    """Returns room and recipe as `like` does, in a worker that has the input."""
+    """Returns what `like` returns, in a worker that has the input. `dtype` is pickled."""
     import pickle
 
     return like(given, pickle.loads(dtype))

@@ -62,7 +62,7 @@ def content(function: Any) -> bytes:
 
 
 def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
-    """Hashes arguments that are not plain. Returns `None` if the hash of their pickle can be used instead."""
+    """Hashes arguments that are not plain. Returns `None` if the hash of their pickle is to be used instead."""
     from hotlease import _meaning
 
     return _meaning.of_arguments(args, kwargs)

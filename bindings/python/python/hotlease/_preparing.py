@@ -1,4 +1,4 @@
-"""Preparation of workers for the calls of other libraries: `hotlease._remote.Preparation`."""
+"""Preparation of workers for calls that other libraries make: `hotlease._remote.Preparation`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Optional
 from hotlease import _by_value, _modules, _pickles
 from hotlease._remote import Preparation
 
-# An executor remembers functions by identity: most calls of a program have equal preparations.
+# Used again if equal: an executor remembers functions by identity, and most calls of a program have equal preparations.
 _last = Preparation(None, None)
 
 
 def preparation(initializer: Optional[Callable[..., object]] = None, initargs: tuple[Any, ...] = ()) -> Preparation:
-    """Returns what prepares workers: for the folder that the program is in, with an initializer or without."""
+    """Returns the preparation of workers: the program's working directory, and the pickled initializer if there is one."""
     global _last
     pickled = None
     if initializer is not None:

@@ -3,8 +3,8 @@
 import os
 import sys
 
-# Folder of the package, and that of programs in a wheel. Not the environment's `bin`: that may be anywhere, and may hold
-# another version.
+# Folder of the package, and folder of the programs in a wheel. The environment's `bin` is not used: it may be anywhere, and
+# may contain another version.
 _HERE = os.path.dirname(os.path.realpath(__file__))
 _PACKAGED = os.path.join(_HERE, "bin")
 
@@ -12,7 +12,7 @@ _PACKAGED = os.path.join(_HERE, "bin")
 def find(name: str) -> str:
     """Returns the path of a program of the platform.
 
-    Looked for in this order: the folder that ``HOTLEASE_PROGRAMS`` names, the package itself, ``PATH``.
+    Looks in this order: the folder that ``HOTLEASE_PROGRAMS`` names, the package itself, ``PATH``.
 
     Parameters
     ----------
@@ -22,14 +22,14 @@ def find(name: str) -> str:
     Raises
     ------
     FileNotFoundError
-        If it is in none of these folders.
+        If the program is in none of these folders.
     """
     folders = [folder for folder in (os.environ.get("HOTLEASE_PROGRAMS"), _PACKAGED) if folder]
     for folder in folders:
         candidate = os.path.join(folder, name)
         if _is_program(candidate):
             return candidate
-    # A console script of this package has the program's name, too: it would find itself for ever.
+    # A console script of this package has the program's name, too: it would find and start itself for ever.
     itself = os.path.realpath(sys.argv[0]) if sys.argv and sys.argv[0] else None
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         candidate = os.path.join(folder or os.curdir, name)
@@ -51,7 +51,7 @@ def _is_script(path: str) -> bool:
 
 
 def flags(names: list[str]) -> str:
-    """Returns options of a compiler (``--cflags``) and a linker (``--libs``) for what the package contains: headers, and the
+    """Returns the options by which a compiler (``--cflags``) finds the package's headers, and a linker (``--libs``) its
     C library. Functions need the headers only.
     """
     include, libraries = os.path.join(_HERE, "include"), os.path.join(_HERE, "lib")

@@ -1,9 +1,9 @@
 """Key of `multiprocessing`, by which processes authenticate each other: workers get the program's key, so that proxies of
 its managers work in tasks.
 
-A worker asks the program for it when a proxy arrives. The program answers at a socket in a folder of its own, and only to
-a process that the kernel calls one of the same user, outside of a sandbox. So the key is never in a message between
-hosts, nor in an argument list, an environment or a file. Imported once a proxy is an argument.
+A worker asks the program for the key when a proxy arrives. The program answers at a socket in a private folder. It answers
+only if the kernel reports that the peer is a process of the same user, outside of a sandbox. So the key is never in a
+message between hosts, nor in an argument list, an environment or a file. Imported when a proxy is first an argument.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 # Seconds for one answer.
 _WITHIN = 10.0
-# Seconds until the next peer is let in, after that was impossible.
+# Seconds until the next attempt to accept a peer, after an attempt failed.
 _PAUSE = 0.1
 # Process, user and group of a peer.
 _CREDENTIALS = struct.Struct("3i")
 
 _lock = threading.Lock()
-# Socket of this program, once it has one; in a worker: that from which it got the key.
+# Path of this program's socket, once it is open; in a worker: path of the socket from which it got the key.
 _path: Optional[str] = None
 
 
@@ -40,7 +40,7 @@ def reduce(proxy: Any) -> Any:
 
 
 def rebuilt(path: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Makes the proxy in a worker, which gets the key first."""
+    """Makes the proxy in a worker; first asks for the key."""
     global _path
     if path != _path:
         multiprocessing.current_process().authkey = _asked(path)
@@ -67,11 +67,11 @@ def _asked(path: str) -> bytes:
 
 
 def _served() -> str:
-    """Returns the path of the program's socket, which the first call opens."""
+    """Returns the path of the program's socket. The first call opens the socket."""
     global _path
     with _lock:
         if _path is None:
-            # The folder is the user's own: others cannot reach the socket.
+            # Only the user can enter the folder, so other users cannot reach the socket.
             folder = tempfile.mkdtemp(prefix="hotlease-key-")
             path = os.path.join(folder, "socket")
             listening = socket.socket(socket.AF_UNIX)
@@ -85,7 +85,7 @@ def _served() -> str:
 
 
 def _remove(folder: str, process: int) -> None:
-    # Not at the end of a fork of the program.
+    # A forked child of the program must not remove the folder.
     if process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -103,12 +103,12 @@ def _serve(listening: socket.socket) -> None:
                 if _is_trusted(peer):
                     peer.sendall(multiprocessing.current_process().authkey)
             except OSError:
-                # The peer is gone, or cannot be looked at: it gets no key.
+                # The peer is gone, or its namespaces cannot be read: it gets no key.
                 pass
 
 
 def _is_trusted(peer: socket.socket) -> bool:
-    """Whether a peer is a process of this user that sees the files that this one sees: no sandbox is around it."""
+    """Whether a peer is a process of this user, in this process's mount and user namespaces: it is in no sandbox."""
     process, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if user != os.geteuid():
         return False
@@ -116,7 +116,7 @@ def _is_trusted(peer: socket.socket) -> bool:
 
 
 def _begin_anew() -> None:
-    """Forgets, in the child of a fork, its parent's socket, which answers for the parent alone."""
+    """Forgets, in a forked child, the parent's socket, which only the parent serves."""
     global _path, _lock
     _path, _lock = None, threading.Lock()
 

@@ -6,10 +6,10 @@ from typing import NamedTuple, Optional
 
 
 class ColdStart(NamedTuple):
-    """Seconds of each step of a lease's start, for several workers those of the slowest one; `None`: there was no such
+    """Seconds of each step of a lease's start; with several workers, of the slowest worker. `None`: there was no such
     step.
 
-    Each is measured where it happens. The first call is another step, which `hotlease explain` shows.
+    Each step is measured in the process that does it. The first call is a further step, which `hotlease explain` shows.
     """
 
     grant: Optional[float]

@@ -1,5 +1,5 @@
-"""State of a worker: data that tasks left in its interpreter, saved when its lease ends and restored by the next lease
-of that name."""
+"""State of a worker: data that tasks left in its interpreter. It is saved when the lease ends, and restored by the next
+lease with the same name of a state."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) ->
     ``ExecutorOptions(state=NAME)``.
 
     Call it at the top of a module that workers import before their first task (``ExecutorOptions(imports=[MODULE])``). If it
-    is called again, the last call counts. Outside of such a worker it has no effect.
+    is called again, the last call applies. In other processes it has no effect.
 
     Parameters
     ----------
     save
         Called without arguments, between two tasks, when the worker is about to end. Returns bytes, or any object with
         a contiguous buffer, such as a numpy array. Its time limit is the agent's ``--swap-limit``, 2 s by default. If
-        it raises, the state is lost with the worker, or stays there if the agent can do without its memory.
+        it raises, the worker and its state stay while the agent does not need the memory; then both are lost.
     restore
-        Called with a `bytearray` of those bytes, before the first task. If it raises, there is no executor, the error
-        says why, and the state is kept.
+        Called with a `bytearray` of the saved bytes, before the first task. If it raises, the executor is not made, the
+        error says why, and the state is kept.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) ->
 
 
 def check() -> None:
-    """Raises if no functions were declared, so that nothing would be saved."""
+    """Raises an error if no functions were declared: nothing would be saved then."""
     if _functions is None:
         raise RuntimeError(_UNREGISTERED)
 
@@ -69,7 +69,7 @@ def save() -> memoryview:
 
 
 def restore(saved: bytearray) -> None:
-    """Passes the bytes of a state to the program."""
+    """Passes the bytes of a state to the declared function."""
     if _functions is None:
         raise RuntimeError(_UNREGISTERED)
     function = _functions[1]

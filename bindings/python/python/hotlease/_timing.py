@@ -12,10 +12,10 @@ ENDINGS = ("pending", "returned", "raised", "failed", "cancelled")
 
 
 class Timing(NamedTuple):
-    """Seconds of each phase of a task; `None` if the task did not reach it (yet), or if it is not known.
+    """Seconds of each phase of a task; `None` if the task has not reached the phase, or if the time is not known.
 
-    For a task that was run more than once, `queued` and later phases are those of the last run. All are measured where
-    the program runs, except `running`.
+    For a task that was run more than once, `queued` and later phases are those of the last run. All phases except
+    `running` are measured in the program.
     """
 
     submitted: float
@@ -42,7 +42,7 @@ class Timing(NamedTuple):
 
     @property
     def total(self) -> Optional[float]:
-        """Seconds until its result was seen in this process; `None` while it is pending."""
+        """Seconds from the call of `submit` until this process saw the task's result; `None` while the task is pending."""
         if self.ending == "pending":
             return None
         phases = (self.submitting, self.waiting, self.queued, self.travelling, self.running)
@@ -50,7 +50,7 @@ class Timing(NamedTuple):
 
 
 def timing(row: Row) -> Timing:
-    """Makes a timing of the extension module's times."""
+    """Makes a `Timing` of a row of the extension module."""
     submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending = row
 
     def between(begin: int, end: int) -> Optional[float]:
@@ -60,7 +60,7 @@ def timing(row: Row) -> Timing:
     return Timing(
         submitted=submitted / 1e9,
         submitting=between(submitted, accepted),
-        # A ready task and one that still waits look the same until one of the two was sent or ended.
+        # Until a task is sent or has ended, its row does not show whether it is ready or still waits.
         waiting=between(accepted, ready) if was_sent or ending else None,
         queued=between(ready, sent) if was_sent else None,
         travelling=max(0.0, (ended - sent - running) / 1e9) if was_sent and ended and running else None,

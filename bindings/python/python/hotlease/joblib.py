@@ -37,8 +37,8 @@ except ImportError as error:
 
 __all__ = ["HotleaseBackend"]
 
-# Options that joblib passes to each backend, and that mean nothing here: its choice of a backend, and arrays that other
-# backends write to files for their workers.
+# Options that joblib passes to each backend, and that have no effect here. They concern joblib's choice of a backend, and
+# arrays that other backends write to files for their workers.
 _OF_JOBLIB = frozenset(("context", "max_nbytes", "mmap_mode", "prefer", "require", "temp_folder", "verbose"))
 
 
@@ -48,16 +48,16 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     Parameters
     ----------
     executor
-        Executor of the batches: ``parallel_config(backend="hotlease", executor=...)``. Default: one of the program,
-        kept from one call of ``Parallel`` to the next.
+        Executor of the batches: ``parallel_config(backend="hotlease", executor=...)``. Default: the program's default
+        executor, which is kept from one call of ``Parallel`` to the next.
     initializer, initargs
-        Called in each worker before the first batch of a call, unless it was the last initializer there. ``Parallel``
-        takes them, too. If it raises, so does the call.
+        Called in each worker before the first batch of a call of ``Parallel``, unless it was the last initializer there.
+        ``Parallel`` takes both arguments, too. If the initializer raises, so does the call.
     """
 
     default_n_jobs = -1
     supports_retrieve_callback = True
-    # A task costs microseconds, and joblib itself some hundred for each batch: batches have to hide that cost.
+    # A task costs microseconds, but joblib itself costs some hundred microseconds for each batch: batches have to be long.
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
@@ -86,10 +86,10 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self._given or _kept.executor()
 
     def effective_n_jobs(self, n_jobs: Optional[int]) -> int:
-        """Returns the number that was asked for; if negative, counted from the number of workers, where -1 is all."""
+        """Returns the requested number of jobs. A negative number is counted back from the number of workers: -1 is all."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        # A worker that waited for tasks would keep its slot from them.
+        # A worker that waited for tasks would occupy the slot that they need.
         if n_jobs is None or _kept.is_worker():
             return 1
         return n_jobs if n_jobs > 0 else max(self._executor()._slots() + 1 + n_jobs, 1)
@@ -102,7 +102,7 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         initargs: tuple[Any, ...] = (),
         **others: Any,
     ) -> int:
-        """Prepares the workers."""
+        """Prepares the workers; returns the number of jobs."""
         _refuse(others.keys() - _OF_JOBLIB)
         if others.get("mmap_mode") in ("r+", "w+") and others.get("max_nbytes") is not None:
             raise ValueError(
@@ -117,7 +117,7 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         given = self._initializer if initializer is None else (initializer, initargs)
         self._preparations[parallel] = preparation(*given)
         with self._lock:
-            # Several calls of Parallel at once share one backend, if the results of some are drawn from generators.
+            # Calls of Parallel that overlap, because some return generators, share one backend.
             self._calls += 1
             if self._batches is None:
                 self._batches = _Batches(executor)
@@ -125,7 +125,7 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return n_jobs
 
     def submit(self, func: Any, callback: Optional[Callable[[Any], Any]] = None) -> None:
-        """Sends a batch; `callback` gets its future when it has ended."""
+        """Sends a batch; `callback` gets the batch's future when the batch has ended."""
         with self._lock:
             batches = self._batches
         if batches is not None:
@@ -137,14 +137,14 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Cancels batches that do not run yet; running ones go on to their end, which is not reported."""
+        """Cancels batches that do not run yet. Running batches continue to their end, which is not reported."""
         with self._lock:
             batches = self._batches
         if batches is not None:
             batches.cancel()
 
     def terminate(self) -> None:
-        """Undoes `configure`. The workers stay, for the next call."""
+        """Undoes `configure`. The workers are kept for the next call."""
         with self._lock:
             self._calls -= 1
             ended, self._batches = self._batches, self._batches if self._calls > 0 else None
@@ -154,10 +154,10 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class _Batches:
-    """Batches on their way, and the thread that tells joblib of their ends.
+    """Batches that have not ended, and the thread that reports their ends to joblib.
 
-    joblib then takes more tasks from the program's iterator, which may run any code and may wait for room in the
-    executor's queue: the executor's own thread must not be held up by that.
+    After each report joblib takes more tasks from the program's iterator. This may run any code, and may wait for space
+    in the executor's queue, so the executor's own thread must not do it.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -182,7 +182,7 @@ class _Batches:
         try:
             future: Future[Any] = self._executor.submit(*batch)
         except BaseException as error:
-            # The exception would be lost if a background thread sends the batch.
+            # Raised here, the exception would be lost if a background thread sends the batch.
             if isinstance(error, BrokenExecutor):
                 _kept.forget(self._executor)
             place.set_exception(error)
@@ -230,8 +230,8 @@ def _is_broken(error: Optional[BaseException]) -> bool:
 
 
 def _is_aborted(callback: Any) -> bool:
-    # Reads joblib's callbacks, which know the call that they belong to; backends are told of an end, but not of which
-    # call.
+    # joblib tells a backend to abort, but not which call of Parallel. So this reads joblib's callback, which refers to
+    # its call.
     return bool(getattr(getattr(callback, "parallel", None), "_aborting", True))
 
 

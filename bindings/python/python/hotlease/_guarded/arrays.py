@@ -1,4 +1,4 @@
-"""Objects of numpy as bytes and a plain description, and other objects whose own pickles name too much."""
+"""Pickles of numpy's objects as bytes and a plain description, and of other objects whose own pickles use refused names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 # Type strings of numpy whose items have no references to objects.
 _PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,10}(\[[0-9]{0,9}[A-Za-z]+\])?")
-# Limits of dimensions (numpy has 64 at most) and of the types in a type. A description has parts that are parts of
-# several others, and could have 2 ** 40 of them in all.
+# Limits of dimensions (numpy has 64 at most) and of the types in a type. One object can be part of several descriptions,
+# so a short description could expand to 2 ** 40 parts.
 _DIMENSIONS_MAX = 64
 _TYPES_MAX = 10_000
 
 
 def described(dtype: Any) -> Optional[Description]:
-    """Describes a dtype. `None`: its items are objects, or numpy cannot make it again from a description."""
+    """Describes a dtype. Returns `None` if its items are objects, or if numpy cannot make it again from the description."""
     import numpy
 
     description: Description = dtype.str
@@ -44,7 +44,7 @@ def described(dtype: Any) -> Optional[Description]:
 
 
 def made_dtype(description: Description) -> Any:
-    """Makes a dtype, without objects."""
+    """Makes a dtype without objects from its description."""
     return _made(description, iter(range(_TYPES_MAX)))
 
 
@@ -53,7 +53,7 @@ def _made(description: Description, left: Iterator[int]) -> Any:
 
     if next(left, None) is None:
         raise ValueError(f"a type of numpy from a sandbox has at most {_TYPES_MAX} parts")
-    # Types are checked here, too: a range in place of a tuple could be too long for any memory.
+    # The types of all parts are checked: a range instead of a tuple could be too long for any memory.
     if isinstance(description, str):
         if not _PLAIN_TYPE.fullmatch(description):
             raise ValueError(f"no plain type of numpy: {description!r}")
@@ -86,7 +86,7 @@ def _is_size(number: Any) -> bool:
 
 
 def array(data: Any, description: Description, shape: tuple[int, ...], order: Any) -> Any:
-    """Makes an array of these bytes, without a copy."""
+    """Makes an array of the bytes of `data`, without a copy."""
     import numpy
 
     dtype, shape = made_dtype(description), sizes(shape)
@@ -101,7 +101,7 @@ def scalar(data: bytes, description: Description) -> Any:
 
 
 def zone(key: str) -> Any:
-    """Makes a time zone."""
+    """Makes a time zone from its name."""
     import zoneinfo
 
     if not isinstance(key, str):
@@ -110,10 +110,10 @@ def zone(key: str) -> Any:
 
 
 def reduce(value: Any) -> Any:
-    """Returns how a value of numpy or `zoneinfo`, or an exception, is pickled. `NotImplemented`: in its own way."""
+    """Returns how a value of numpy or `zoneinfo`, or an exception, is pickled; `NotImplemented` if as any other value."""
     kind = type(value)
     if isinstance(value, BaseException):
-        # Packages such as tblib register functions of theirs for all exceptions.
+        # Not by functions that packages such as tblib register for all exceptions.
         return value.__reduce_ex__(5)
     if kind.__module__ == "zoneinfo":
         return (zone, (value.key,)) if getattr(value, "key", None) else NotImplemented
@@ -127,7 +127,7 @@ def reduce(value: Any) -> Any:
         return made_dtype, (description,)
     if isinstance(value, numpy.generic):
         return scalar, (value.tobytes(), description)
-    # The file behind a memmap is not the program's: it gets the content.
+    # The program does not have the file of the worker's memmap, so it gets the content.
     if kind is not numpy.ndarray and kind is not numpy.memmap:
         return NotImplemented
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"

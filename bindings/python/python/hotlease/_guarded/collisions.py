@@ -1,9 +1,9 @@
-"""Unpickling of results with many keys whose hashes a stranger can choose.
+"""Unpickling of results with many keys, whose hashes code in a sandbox can choose.
 
-Hashes of texts and bytes are secret, but those of numbers and tuples are not. A key is compared with all keys of the
-same hash that are there already, so many such keys take the square of their number, and nothing else of the program runs
-meanwhile. Here keys are counted by their hashes before they are added. This needs Python's unpickler in Python, which
-is slower but calls methods to add keys.
+Hashes of texts and bytes are secret, but hashes of numbers and tuples are not. A new key is compared with all earlier
+keys of the same hash. So the time for such keys grows with the square of their number, and meanwhile nothing else of the
+program runs. Here keys are counted by their hashes before they are added. This needs the unpickler that is written in
+Python: it is slower, but calls methods to add keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     class _Base(pickle.Unpickler):
-        """Python's unpickler in Python: operations, and the values above the last mark and below it."""
+        """The unpickler written in Python: its operations, and its values above the last mark and below it."""
 
         dispatch: dict[int, Any]
         stack: list[Any]
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 else:
     _Base = pickle._Unpickler
 
-# Keys of one result that are added without a look at their hashes.
+# Largest number of keys of a result whose hashes are not counted.
 KEYS_MAX = 100
-# Keys of one dict or set that have the same hash.
+# Largest number of keys of one dict or set that have the same hash.
 _SAME_MAX = 64
 
 
 class Unpickler(_Base):
-    """Unpickles, unless too many keys have the same hash."""
+    """Unpickler that raises an error if too many keys have the same hash."""
 
     dispatch = dict(_Base.dispatch)
 
     def __init__(self, file: Any, *, buffers: Any = None) -> None:
         super().__init__(file, buffers=buffers)
-        # By address of a dict or set: the object itself, so that the address stays its own, and the number of its keys
-        # by their hashes.
+        # By address of a dict or set: the object itself, so that its address is not reused, and for each hash the number
+        # of its keys.
         self._counts: dict[int, tuple[Any, dict[int, int]]] = {}
 
     def _admit(self, to: Any, keys: Iterable[Any]) -> None:
@@ -54,7 +54,7 @@ class Unpickler(_Base):
         _Base.dispatch[pickle.SETITEM[0]](self)
 
     def _set_items(self) -> None:
-        # The stack has what is above the mark.
+        # The stack has the values above the mark; the dict is the last value below it.
         self._admit(self.metastack[-1][-1], self.stack[::2])
         _Base.dispatch[pickle.SETITEMS[0]](self)
 

@@ -1,5 +1,5 @@
-"""Names that a result from a sandbox may contain, apart from classes of the program: they only make plain data, and have
-no other effect, with any arguments."""
+"""Names that a result from a sandbox may contain, apart from classes of the program. Called with any arguments, these
+objects only make plain data, and have no other effect."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-    # An object, and what a pickle may do with it.
+    # An object, and its allowed uses in a pickle.
     Use = tuple[Any, int]
 
-# Uses, as the check of pickles defines them: hotlease_wire::task::pickle::uses.
+# Bits of the allowed uses, as the check of pickles defines them: hotlease_wire::task::pickle::uses.
 VALUE, CALL, STATE, USUAL_STATE, ITEMS, CLASS, FRAIL = 1, 2, 4, 8, 16, 32, 64
 OF_CLASS = VALUE | CALL | STATE | ITEMS
 # Uses of an exception class that Python code defines.
 OF_EXCEPTION = OF_CLASS | USUAL_STATE
 
 _RANGE_MAX = 1_000_000
-# Python reduces fractions, which takes the square of the time for numbers twice as long, and cannot be interrupted.
+# Python reduces fractions: the time grows with the square of their length, and the reduction cannot be interrupted.
 _FRACTION_BITS_MAX = 100_000
-# Types that are values only: the pickler has operations for their objects.
+# Types that may be values, but are not called: pickles have operations that make their objects.
 _TYPES = frozenset("bool int float str bytes bytearray list tuple dict set frozenset object Ellipsis NotImplemented".split())
 
 
 def _range(start: int, stop: int, step: int) -> range:
-    # Python reads some arguments as sequences: it would copy this one.
+    # Python reads some arguments as sequences, and would copy a long range.
     made = range(start, stop, step)
     if len(made) > _RANGE_MAX:
         raise ValueError(f"a range from a sandbox has at most {_RANGE_MAX} numbers")
@@ -102,8 +102,8 @@ def _defaultdict(factory: Any = None) -> Any:
     return defaultdict(factory)
 
 
-# Names that a result may use, by module and name: what may be done with the object, and what is used in its place, if
-# not the object itself.
+# Names that a result may contain, by module and name: the allowed uses of the object, and a stand-in; `None`: the object
+# itself is used.
 _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
     ("builtins", "complex"): (VALUE | CALL, None),
     ("builtins", "range"): (CALL, _range),
@@ -138,7 +138,7 @@ _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
 
 
 def find(module: str, name: str) -> Optional[Use]:
-    """Returns what a name stands for, and what may be done with it. `None`: results may not contain it."""
+    """Returns the object of a name, and its allowed uses. Returns `None` if results may not contain the name."""
     if module == "builtins" and name in _TYPES:
         return getattr(builtins, name), VALUE
     known = _OTHERS.get((module, name))

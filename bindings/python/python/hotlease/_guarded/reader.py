@@ -1,8 +1,8 @@
 """Results and exceptions from sandboxes, read so that none of their code runs in the program.
 
-Python's unpickler makes the objects, after `_core._check_pickle` has refused all that results do not need. Both look up
-names here: a result may name what `names` lists, and the classes that the program gives. Definitions of classes and
-functions that came by value are never loaded.
+Python's unpickler makes the objects, after `_core._check_pickle` has refused pickles with anything that results do not
+need. Check and unpickler look up names here: a result may contain the names in `names`, and the classes that the program
+gives. Definitions of classes and functions that were sent by value are never loaded.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from hotlease._guarded.names import Use
     from hotlease._known import Definition, Name, Source
 
-# Longest name of a result that is shown.
+# Number of characters of a name that an error shows.
 _SHOWN_MAX = 200
-# Parts of a name of a class or function.
+# Largest number of parts in the name of a class or function.
 _NAME_PARTS_MAX = 8
 
 
 class NotAdmitted(pickle.UnpicklingError):
-    """A result contains what results from a sandbox may not contain."""
+    """A result contains something that results from a sandbox may not contain."""
 
 
 def checked(classes: Any) -> tuple[Any, ...]:
@@ -67,12 +67,12 @@ def _reader(classes: tuple[Any, ...]) -> Reader:
 
 
 class Reader:
-    """Reads pickles from sandboxes, which may contain objects of these classes. Thread-safe.
+    """Reads pickles from sandboxes. A pickle may contain plain data and objects of `classes`. Thread-safe.
 
     Raises
     ------
     NotAdmitted
-        If a pickle contains anything else. Then nothing of it had an effect.
+        If a pickle contains anything else. In this case no part of the pickle had an effect.
     """
 
     def __init__(self, classes: tuple[Any, ...] = ()) -> None:
@@ -90,14 +90,14 @@ class Reader:
         try:
             return kind(self, data, buffers).load()
         finally:
-            # Members of enums are the program's own objects, not copies. All changed ones are restored before one of
-            # them is reported. Their values are not compared, because that would run their code.
+            # Members of enums are the program's own objects, not copies. All changed members are restored before one is
+            # reported. Attributes are compared by identity, because comparing their values would run their code.
             changed = [kind for member, kind, state in before if _restore(member, kind, state)]
             if changed:
                 raise NotAdmitted(f"it changes {changed[0].__qualname__}, which is the program's")
 
     def _members(self) -> list[tuple[Any, type, dict[str, Any]]]:
-        # By name as well: members whose values have no hash are not listed by value.
+        # Both tables are needed: members whose values have no hash are only in the table by name.
         tables = [table for kind in self._enums for table in (kind._value2member_map_, kind._member_map_)]
         members = {id(member): member for table in tables for member in table.values()}
         return [(member, type(member), dict(vars(member))) for member in members.values()]
@@ -106,7 +106,7 @@ class Reader:
         return self.find(module, name)[1]
 
     def find(self, module: str, name: str) -> Use:
-        """Returns what a name stands for, and what may be done with it."""
+        """Returns the object of a name, and its allowed uses."""
         own = self.classes.get((module, name))
         if own is not None:
             if isinstance(own, type) and issubclass(own, BaseException):
@@ -121,21 +121,21 @@ class Reader:
 
 
 class _Names:
-    """Names of an unpickler, by a reader."""
+    """Base of the unpicklers: looks up names in a reader."""
 
     def __init__(self, reader: Reader, data: bytes, buffers: Any) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers)  # type: ignore[call-arg]
         self._reader = reader
-        # Sources of the classes and functions whose definitions came with this pickle.
+        # Sources of the classes and functions whose definitions are in this pickle.
         self._sources: dict[Name, Source] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a name stands for."""
+        """Returns the object of a name."""
         found, uses = self._reader.find(module, name)
         return self._own if uses & names.CLASS else found
 
     def _own(self, name: Name, definitions: tuple[Definition, ...], *_: Any) -> Any:
-        """Returns the program's own class, or function, in place of one that came by value."""
+        """Returns the program's own class or function for a class or function that was sent by value."""
         for each in definitions:
             self._sources[_checked(each[0])] = None if each[4] is None else (*_checked(each[4][:2]), each[4][2])
         source = self._sources.get(_checked(name))
@@ -180,7 +180,7 @@ def _restore(member: Any, kind: type, state: dict[str, Any]) -> bool:
 
 
 def _is_same(own: Any, source: Source) -> bool:
-    # A class of an earlier run of the program, from a checkpoint; or a function: functions have no identifiers.
+    # For objects without a known identifier: functions, and classes in checkpoints of an earlier run of the program.
     from hotlease import _source
 
     return source is None or _source.source(own) == source

@@ -1,4 +1,4 @@
-"""Pickles for a program that reads results as untrusted: the worker's side."""
+"""Pickles that a worker writes for a program that reads results as untrusted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dumps(value: Any, buffers: Optional[list[pickle.PickleBuffer]] = None) -> by
         _Pickler(file, 5, buffer_callback=callback).dump(value)
         return file.getvalue()
     except Exception:
-        # Functions and classes of the client's __main__, among others.
+        # The value contains functions or classes of the client's __main__, for example.
         from hotlease import _by_value
 
         if buffers:
