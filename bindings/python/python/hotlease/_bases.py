@@ -1,9 +1,9 @@
-"""Base classes from `concurrent.futures`, replaced by stand-ins until it is imported.
+"""Base classes from `concurrent.futures`, replaced by stand-ins until `concurrent.futures` is imported.
 
-Its import (with `logging` and the dependencies of that) takes four times as long as all else until a program's first
-result, and a program that uses its classes has imported it. Until then, stand-in classes here serve as bases. When it
-is imported, and before any importer gets it, the classes that are derived from the stand-ins get the real ones as bases
-instead.
+This import (with `logging` and its dependencies) takes four times as long as everything else until a program's first
+result, and a program that uses classes of `concurrent.futures` imports it itself. Until then, stand-in classes here are
+the bases. When `concurrent.futures` is imported, and before any importer gets it, the bases of the derived classes are
+changed from the stand-ins to the real classes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING or _MODULE in sys.modules:
     from concurrent.futures import BrokenExecutor as BrokenExecutor, Executor as Executor, Future as Future
 
     def settle() -> None:
-        """Call this after deriving from the classes here: another thread may just have imported the real ones."""
+        """Call this after deriving from the classes here: another thread may just have imported the real classes."""
 
 else:
     from hotlease._hook import Hook
@@ -57,9 +57,9 @@ else:
                 ours.__bases__ = tuple(real if base is standing else base for base in ours.__bases__)
 
     def settle():
-        """Call this after deriving from the classes here: another thread may just have imported the real ones."""
+        """Call this after deriving from the classes here: another thread may just have imported the real classes."""
         if _MODULE in sys.modules and any(standing.__subclasses__() for standing in _STANDING):
-            # This import waits until the other thread has finished its own.
+            # This import waits until the other thread has finished its import.
             from concurrent.futures import _base
 
             _derive(_base)

@@ -1,7 +1,7 @@
-"""Pickling by value: functions, classes and modules that the receiver cannot import, with all that they need.
+"""Pickling by value: functions, classes and modules that the receiver cannot import, with everything that they need.
 
-The pickler is derived from cloudpickle's. Unlike there, classes and globals are definitions, and the receiver keeps one
-of each: see `hotlease._known`. Imported only when a value does not pickle otherwise.
+The pickler is derived from cloudpickle's. Unlike in cloudpickle, classes and globals are definitions, and the receiver
+keeps one object of each: see `hotlease._known`. Imported only when a value does not pickle otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
-# The part of cloudpickle that decides what goes by name, and that takes functions and classes apart.
+# The part of cloudpickle that decides what is sent by name, and that takes functions and classes apart.
 from cloudpickle import cloudpickle as _internals
 
 from hotlease import _bases, _core, _known, _mapped, _modules, _source
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _PROTOCOL = 5
 _VERSION_BYTES = 16
-# Globals with values of these types cannot be changed in place: it makes no difference whether two of them are one.
+# Values of these types cannot be changed in place: it makes no difference whether two globals have one object or equal copies.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 _Cached = type(functools.cache(len))
 
@@ -58,13 +58,13 @@ def dumps(
     callback
         Gets large buffers, which are then not in the pickle.
     is_current
-        Whether its definitions replace earlier ones of the receiver: those of results do not.
+        Whether definitions in the pickle replace earlier definitions of the receiver; definitions in results do not.
     of_function
-        Whether the receiver keeps it as the function of tasks.
+        Whether the receiver keeps the value as the function of tasks.
     gathers
         Whether futures are replaced by the results of their tasks.
     is_guarded
-        Whether the receiver reads it as untrusted: see `hotlease._guarded`.
+        Whether the receiver reads the pickle as untrusted: see `hotlease._guarded`.
     """
     file = io.BytesIO()
     _Values(file, callback, is_current, of_function, gathers, is_guarded).dump(value)
@@ -74,7 +74,7 @@ def dumps(
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]
     """Pickles functions, classes and modules by value: the part that values and definitions have in common."""
 
-    # Names of the definition that this pickle is, and of those that it is a part of.
+    # Names of the definitions that contain the one in this pickle, from the outermost on; the last name is its own.
     _within: tuple[Name, ...] = ()
 
     def __init__(self, file: io.BytesIO, callback: Any, found: dict[Name, Any], is_current: bool) -> None:
@@ -107,7 +107,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         if kind is _Cached:
             return self._cached(object)
         if kind is functools.cached_property:
-            # The lock, which older versions of Python have, is left out.
+            # The lock, which cached properties have in older versions of Python, is left out.
             return _known.cached_property, (object.func, object.attrname)
         if self._is_current and kind.__module__ == "numpy":
             return _mapped.reduce(object)
@@ -164,7 +164,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:
-    """Returns the reduced form of code, with its file, which tracebacks name: cloudpickle 3.1.3 leaves that out."""
+    """Returns the reduced form of code, with the name of its file for tracebacks: cloudpickle 3.1.3 omits the name."""
     make, arguments = _internals._code_reduce(code)
     given = list(arguments)
     if code.co_filename not in given and _NO_FILE in given:
@@ -173,13 +173,13 @@ def _code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 def _is_proxy(object: Any) -> bool:
-    """Whether an object stands for one in a manager of `multiprocessing`."""
+    """Whether an object is a proxy for an object in a manager of `multiprocessing`; false in workers."""
     kind = getattr(sys.modules.get("multiprocessing.managers"), "BaseProxy", None)
     return kind is not None and isinstance(object, kind) and not _known.is_worker()
 
 
 _NO_FILE = "<dynamic-code>"
-# Attributes of a module that imports in its functions need.
+# Attributes of a module that its functions need for imports.
 _ABOUT = ("__package__", "__name__", "__path__", "__file__")
 
 
@@ -188,8 +188,8 @@ def _goes_by_name(object: Any) -> bool:
 
 
 def _own_name(function: Any, its: dict[str, Any]) -> Optional[Name]:
-    """Returns the name of a function that is a global, or none. It may be a global of the module of its code, or, for
-    the wrapper that a decorator made, of the module in its `__module__`."""
+    """Returns the name of a function that is a global, else `None`. It may be a global of the module of its code or, if
+    a decorator made it as a wrapper, of the module in its `__module__`."""
     name = str(function.__qualname__)
     for each in (its, _globals_of_module(function.__module__)):
         if each.get(name) is function:
@@ -198,7 +198,7 @@ def _own_name(function: Any, its: dict[str, Any]) -> Optional[Name]:
 
 
 def _owner(function: types.FunctionType) -> Optional[type]:
-    """Returns the class of a method."""
+    """Returns the class of a method; `None` if the function is no method."""
     first, *rest = function.__qualname__.split(".")
     found: Any = function.__globals__.get(first)
     for name in rest[:-1]:
@@ -214,7 +214,7 @@ def _globals_of_module(name: Optional[str]) -> dict[str, Any]:
 
 
 def _key(its: dict[str, Any]) -> str:
-    """Returns the name of a namespace: its module's, if these are the globals of a module."""
+    """Returns the name of a namespace: the name of the module, if `its` are the globals of a module."""
     key: Optional[str] = its.get(_known.KEY)
     if key is None:
         name = str(its.get("__name__"))
@@ -224,7 +224,7 @@ def _key(its: dict[str, Any]) -> str:
 
 
 class _Values(_Pickler):
-    """Pickles a value, with definitions."""
+    """Pickles a value, with the definitions that it needs."""
 
     def __init__(
         self, file: io.BytesIO, callback: Any, is_current: bool, of_function: bool, gathers: bool, is_guarded: bool
@@ -254,7 +254,7 @@ class _Values(_Pickler):
         return self._unsent(names), *self._flags
 
     def _unsent(self, names: Iterable[Name]) -> tuple[Definition, ...]:
-        """Returns the definitions of these names and of all that they need, except those that are in this pickle."""
+        """Returns the definitions of names, and all definitions that these need, except definitions already in this pickle."""
         unsent, need = [], list(names)
         for name in need:
             if name not in self._sent:
@@ -272,7 +272,7 @@ class _Definitions:
         self.found = found
         self.is_current = is_current
         self._made: dict[Name, Definition] = {}
-        # Names of globals that may be parts of other globals, by identity of their values.
+        # `_shared`: names of globals that may be parts of other globals, by identity of their values.
         # `_keys`: namespaces whose globals were added.
         self._shared: dict[int, Name] = {}
         self._keys: set[str] = set()
@@ -280,7 +280,7 @@ class _Definitions:
     def of(self, name: Name, within: tuple[Name, ...] = ()) -> Definition:
         made = self._made.get(name)
         if made is None and not self.is_current:
-            # The definition as it arrived: changes that tasks have made to it stay here.
+            # The definition as it arrived: changes that tasks have made to the object are not sent.
             made = _known.definition(name)
         if made is None:
             object = self.found[name]
@@ -314,12 +314,12 @@ def _globals(key: str, found: dict[Name, Any]) -> dict[str, Any]:
         return vars(_known._namespaces[key])
     if key in sys.modules:
         return vars(sys.modules[key])
-    # Globals of no module: those that are used.
+    # These are globals of no module: returns the globals that are used.
     return {name[2]: value for name, value in found.items() if name[0] == "global" and name[1] == key}
 
 
 class _Definition(_Pickler):
-    """Pickles what a definition defines."""
+    """Pickles the object of a definition."""
 
     def __init__(self, file: io.BytesIO, name: Name, object: Any, made: _Definitions, within: tuple[Name, ...]) -> None:
         super().__init__(file, None, made.found, made.is_current)
@@ -327,14 +327,14 @@ class _Definition(_Pickler):
         self._all = made
         self._within = (*within, name)
         self.needs: dict[Name, None] = {}
-        # Versions of the globals that are parts of it.
+        # Versions of the globals that are parts of the object.
         self.versions: list[bytes] = []
 
     def content(self) -> Any:
         return self._parts() if self._within[-1][0] == "module" else self._object
 
     def _parts(self) -> None:
-        # A module has no content but its globals.
+        # The content of a module is only its globals.
         key = self._within[-1][1]
         for name, value in vars(self._object).items():
             each = ("global", key, name)
@@ -344,13 +344,13 @@ class _Definition(_Pickler):
             try:
                 self._all.of(each, self._within)
             except Exception:
-                # It cannot be sent; a function that uses it says so.
+                # This global cannot be sent; a function that uses it raises an error.
                 continue
             self.needs[each] = None
 
     def persistent_id(self, object: Any) -> Optional[Name]:
         name = self._all.shared(object)
-        # Globals that contain each other: one of them has a copy of the other.
+        # If two globals contain each other, one global gets a copy of the other.
         if name is None or name in self._within:
             return None
         self._found[name] = object

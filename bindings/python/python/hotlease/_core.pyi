@@ -14,7 +14,7 @@ class Task:
     def _times(self) -> Optional[Row]: ...
 
 class Client:
-    # Without the parameters of the function: a future may take the place of any argument.
+    # The types of arguments are not those of `fn`, because any argument may be a future.
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]: ...
     def _submit_as(
         self, asking: TaskOptions, fn: Callable[..., R], /, *args: Any, **kwargs: Any

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def drawn(futures: Iterator[Future[Any]], end: Optional[float], buffersize: Optional[int]) -> Iterator[Any]:
-    # Submitted now, and not when the first result is drawn.
+    # The tasks are submitted now, and not when the first result is taken.
     window = deque(futures if buffersize is None else itertools.islice(futures, buffersize))
     return _draw(window, futures, end)
 

@@ -127,11 +127,11 @@ def function(
     Parameters
     ----------
     executor
-        Executor for its tasks. Default: one executor of the program, made when it is first needed.
+        Executor for the function's tasks. Default: one executor of the program, made when it is first needed.
     idempotent
-        Whether its tasks may run again after their worker died.
+        Whether the function's tasks may run again after their worker died.
     retries, priority, memo
-        As for `Executor.options`, for its tasks.
+        Options of the function's tasks, as for `Executor.options`.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def function(
     12.56636
     """
     declared = (idempotent, retries, priority, memo)
-    # Raises for wrong values at the decorator.
+    # Raises an error for wrong values at the decorator, and not at the first task.
     _core.TaskOptions(retries=retries, priority=priority, memo=memo)
     if wrapped is not None:
         return Function(wrapped, executor, declared)

@@ -34,25 +34,25 @@ R = TypeVar("R")
 # End of a rank: a future with a result, or the exception that the rank raised.
 RankEnd = Union["Future[Any]", BaseException]
 
-# Seconds that ranks may go on after another rank has failed. They learn of the failure within two seconds, unless they
-# do not communicate.
+# Seconds that ranks may go on after another rank has failed. A rank that communicates learns of the failure within two
+# seconds.
 _GRACE = 5.0
 # Seconds that ranks may wait for each other when a call starts.
 _JOIN = 15.0
-# Limit of the seconds to end a lease.
+# Time limit in seconds of a command that ends a lease.
 _KILL = 30.0
 # Errors of a gang that has lost workers.
 _NOT_WHOLE = (WorkerDied, DeadlineExceeded, LeaseEnded, ExecutorBroken)
-# Kinds of `MPI.Exception` that follow from the failure of another rank: the error of that rank has the reason.
+# Kinds of `MPI.Exception` that follow from the failure of another rank: the other rank's error is the reason.
 _OF_OTHERS = ("MemberLost", "MemberLeft", "Outcast", "CollectiveFailed")
 
 
 class Gang:
     """A group of workers that run a function at the same time, one rank each: all of them, or none.
 
-    They are leased when it is made, and released by `shutdown`, at the end of a ``with`` block, or at the end of the
-    program. In the function, ``MPI.COMM_WORLD`` of ``from hotlease import MPI`` has these ranks, and so has
-    `hotlease.communicator`. Calls run one after the other, by the same workers, each with a new communicator, over
+    The workers are leased when the gang is made, and released by `shutdown`, at the end of a ``with`` block, or at the
+    end of the program. In the function, these ranks are in ``MPI.COMM_WORLD`` (``from hotlease import MPI``), and in
+    `hotlease.communicator`. Calls run one after the other on the same workers. Each call has a new communicator, over
     connections that stay open. Thread-safe.
 
     Parameters
@@ -60,21 +60,21 @@ class Gang:
     ranks
         Number of workers, each with its own core, on one host or several.
     timeout
-        Seconds for each call. After that its workers are killed, and it raises `DeadlineExceeded`.
+        Time limit of each call in seconds. At the limit the workers are killed, and the call raises `DeadlineExceeded`.
     address
-        The IP address of this host at which the hosts of its workers reach this program: ranks find each other at a
-        port of it, which admits no other process. Default: the address from which this host reaches the manager;
-        127.0.0.1 on the platform of this node.
+        IP address of this host at which the workers' hosts reach this program: ranks find each other at a port of this
+        address, which admits no other process. Default: the address from which this host reaches the manager; 127.0.0.1
+        on the platform of this node.
     manager, environment
         As for `Executor`.
     options, named
-        As for `Executor`. ``patience``: seconds to wait until all workers are free at once; no part of them is held
-        meanwhile. ``at_least`` is the number of ranks.
+        As for `Executor`. ``patience``: seconds to wait until all workers are free at once; meanwhile the gang holds none
+        of them. ``at_least`` is the number of ranks.
 
     Raises
     ------
     hotlease.Refused
-        If that many workers do not become free in time, or never can; the message says how many there are.
+        If fewer workers than `ranks` become free in time, or fewer exist; the message says how many there are.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Gang:
             self._manager, self._identity = options.cluster.manager, options.cluster.identity
         if not self._manager and self._runtime_dir is None:
             self._manager = _core._job_managers()
-        # Identifies its lease, which `_kill` has to find.
+        # Label of the gang's lease, by which `_kill` finds the lease.
         self._label = f"{options.label or 'gang'} {uuid.uuid4().hex[:12]}"
         self._options = replace(options, label=self._label, at_least=ranks, lends=False)
         self._given_manager, self._environment, self._timeout = manager, environment, timeout
@@ -148,11 +148,11 @@ class Gang:
         self.shutdown()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[list[R]]:
-        """Schedules ``fn(*args, **kwargs)`` on all ranks. Its future has their results, in the order of ranks.
+        """Schedules ``fn(*args, **kwargs)`` on all ranks. The future has the results of all ranks, in the order of ranks.
 
         After a rank has failed, the next message or collective of each other rank raises ``MPI.Exception``; ranks that
-        go on for five seconds are killed. The future raises the exception of the first rank that failed, with
-        ``hotlease_rank`` as an attribute; for a worker that died, `WorkerDied`.
+        still run five seconds later are killed. The future raises the exception of the first rank that failed, with
+        ``hotlease_rank`` as an attribute; if a worker died, it raises `WorkerDied`.
         """
         fn = getattr(fn, "_hotlease_spmd", fn)
         if os.getpid() != self._process:
@@ -178,7 +178,7 @@ class Gang:
 
     def cancel(self) -> None:
         """Ends the running call: its workers are killed, and its future raises `concurrent.futures.CancelledError`.
-        Waiting calls run with other workers. A call that has not started is cancelled by its future.
+        Waiting calls run on other workers. To cancel a call that has not started, cancel its future.
         """
         with self._lock:
             if self._is_running:
@@ -191,7 +191,7 @@ class Gang:
         Parameters
         ----------
         wait
-            Whether to return only after that.
+            Whether to return only after the release.
         cancel_futures
             Whether to cancel calls that have not started.
         """
@@ -221,7 +221,7 @@ class Gang:
                 "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (network=True), "
                 "or lease workers of kind process (sandbox=\"process\")"
             )
-        # At the end of the program the gang shuts it down, after its last call.
+        # At the end of the program the gang shuts the executor down, after the gang's last call.
         _open.executors.discard(executor)
         return executor
 
@@ -231,7 +231,7 @@ class Gang:
             executor.shutdown(wait)
 
     def _kill(self) -> None:
-        """Ends the lease now, and its workers with it: runs another program to release it, as an operator would."""
+        """Ends the lease and its workers now: runs `hotlease leases --release`, as an operator would."""
         import subprocess
 
         given = {"HOTLEASE_MANAGER": self._manager, "HOTLEASE_IDENTITY": self._identity, "HOTLEASE_RUNTIME_DIR": self._runtime_dir}
@@ -244,7 +244,7 @@ class Gang:
                 raise OSError(listed.stderr.strip())
             leases = [lease for lease in map(json.loads, listed.stdout.splitlines()) if lease["label"] == self._label]
             for lease in leases:
-                # The lease may have ended just now.
+                # This may fail, because the lease may have ended just now.
                 run([*command, "--release", lease["id"]])
         except (OSError, subprocess.TimeoutExpired) as error:
             advice = f"see `hotlease leases`, where its label is {self._label!r}"
@@ -269,13 +269,13 @@ class Gang:
         try:
             ended = self._run(self._executor, self._task, args, kwargs)
             if any(_is_of_comm(each, "RendezvousRefused") for each in ended.values()) and not self._is_cancelled:
-                # No function was called: all ranks start together, or none. They can meet if their workers have just
+                # No function was called: all ranks start together, or none. Ranks can meet if their workers have just
                 # been leased.
                 self._give_back()
                 self._executor = self._lease()
                 ended = self._run(self._executor, self._task, args, kwargs)
         except BaseException:
-            # Ranks that were started would wait for the others for up to `_JOIN` seconds.
+            # Otherwise ranks that were started would wait up to `_JOIN` seconds for the other ranks.
             with contextlib.suppress(TaskError):
                 self._kill()
             self._give_back(wait=False)
@@ -284,7 +284,7 @@ class Gang:
             with self._lock:
                 was_cancelled, self._is_cancelled, self._is_running = self._is_cancelled, False, False
         if any(isinstance(each, _NOT_WHOLE) for each in ended.values()) or was_cancelled:
-            # The next call gets a new lease of all workers, and does not wait until those of this one are replaced.
+            # The next call gets a new lease of all workers, and does not wait until lost workers of this lease are replaced.
             self._give_back()
         if was_cancelled and any(isinstance(each, LeaseEnded) for each in ended.values()):
             from concurrent.futures import CancelledError
@@ -295,11 +295,11 @@ class Gang:
     def _run(
         self, executor: Executor, task: _seat.Task, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[int, RankEnd]:
-        """Runs a call; returns the end of each rank, in the order in which they ended.
+        """Runs a call; returns the end of each rank, in the order in which the ranks ended.
 
-        The workers are idle, and each task waits for the others before it starts: so each goes to a separate worker,
-        the same one in each call, as an executor sends a task to the first worker with the fewest tasks. If a worker
-        dies just then, two tasks would be on one worker, and end when the others fail to join within the time limit.
+        An executor sends a task to the first worker with the fewest tasks. The workers are idle, and tasks wait for one
+        another before they start. So each rank has a separate worker, and the same worker in each call. If a worker dies
+        just then, two tasks may be on one worker; they end when not all ranks join within the time limit.
         """
         name = uuid.uuid4().hex
         told: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -338,14 +338,14 @@ def _results(ended: dict[int, RankEnd], size: int) -> list[Any]:
             results[rank] = each.result()
     if not raised:
         return [results[rank] for rank in range(size)]
-    # A rank that was killed is the reason why others raised an exception, even if another one ended first.
+    # A rank that was killed is the reason why other ranks raised exceptions, even if another rank ended first.
     rank, error = min(raised, key=lambda each: _distance_to_cause(each[1]))
     _name(error, rank, size)
     raise error
 
 
 def _distance_to_cause(error: BaseException) -> int:
-    """Returns 0 for an error that is a cause, a higher number the more likely it is a consequence of another error."""
+    """Returns 0 for an error that is a cause; the number is higher if the error more likely follows from another error."""
     if _is_of_comm(error, *_OF_OTHERS):
         return 2
     if isinstance(error, LeaseEnded):
@@ -430,13 +430,13 @@ def spmd(
     ranks: Optional[int] = None,
     gang: Optional[Gang] = None,
 ) -> Union[Spmd[P, R], Callable[[Callable[P, R]], Spmd[P, R]]]:
-    """Makes a function that runs on several workers at the same time, with them as ``MPI.COMM_WORLD``.
+    """Makes a function that runs on several workers at the same time; they are the ranks of ``MPI.COMM_WORLD``.
 
     Parameters
     ----------
     ranks
-        Number of ranks: the function runs on a gang of the program, kept until another size is asked for or the program
-        ends.
+        Number of ranks. The function runs on a gang that the program keeps until a gang of another size is needed, or
+        until the program ends.
     gang
         Gang to use instead.
 
@@ -468,7 +468,7 @@ def _kept_gang(ranks: int) -> Gang:
         if _kept is not None and (_kept[0] != os.getpid() or _kept[1].ranks != ranks):
             (process, other), _kept = _kept, None
             if process == os.getpid():
-                # Frees workers that the new gang may need. The calls of the other gang end first.
+                # Frees workers that the new gang may need, after the calls of the other gang have ended.
                 other.shutdown()
         if _kept is None:
             _kept = os.getpid(), Gang(ranks)
@@ -484,7 +484,7 @@ def _at_exit() -> None:
 
 
 def _begin_anew() -> None:
-    """Forgets the parent's gangs in the child of a fork, and replaces the lock, which another thread may have held."""
+    """Forgets, in a forked child, the parent's gangs; replaces the lock, which another thread may have held."""
     global _keeping
     _keeping = threading.Lock()
     _gangs.clear()
@@ -495,6 +495,6 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 @functools.cache
 def _end_with_the_program() -> None:
-    # Runs before callbacks that were registered earlier. One of those waits for the threads of pools; it was registered
-    # when they were imported.
+    # `_at_exit` runs before callbacks that were registered earlier. The module of thread pools has registered such a
+    # callback at its import, which waits for the threads of pools.
     threading._register_atexit(_at_exit)  # type: ignore[attr-defined]

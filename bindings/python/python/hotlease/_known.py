@@ -1,15 +1,16 @@
-"""Functions, classes and globals of the program, as they arrive in another process: the receiver keeps one of each.
+"""Functions, classes and globals of the program in a process that receives them. The receiver keeps one object of each.
 
 A definition is the pickle of a class, or of a global of a module that workers cannot import, such as the program's
-`__main__`. It has a name: `Name`. The sender (`hotlease._by_value`) puts all definitions that a value needs in front of
-it, each with a version, which is a hash of its content. A worker has one namespace for each such module:
+`__main__`. Each definition has a name (`Name`) and a version, which is a hash of its content. The sender
+(`hotlease._by_value`) puts all definitions that a value needs in front of the value. A worker has one namespace for each
+module that it cannot import:
 
-- A definition that the worker has in this version changes nothing. So what tasks and initializers have done to a class
-  or a global stays, as in a process that runs the program alone.
-- A definition with another version takes the place of the earlier one: a task sees classes and globals as they were
-  when it was submitted. Functions that were loaded with the earlier one are loaded again before they are called.
-- Results define only what the receiver lacks. The program lacks nothing of its own: its classes and functions in
-  results are the program's, and functions that come back use its own globals.
+- A definition that the worker already has in the same version changes nothing. So changes that tasks and initializers
+  made to a class or a global remain, as in a program that runs in one process.
+- A definition with another version replaces the earlier definition: a task sees classes and globals as they were when
+  it was submitted. Functions that were loaded with the earlier definition are loaded again before they are called.
+- Results define only what the receiver lacks. The program has all of its own objects: its classes and functions in
+  results are the program's objects, and functions in results use the program's own globals.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
     # ("class", identifier), ("global", namespace, name) or ("module", namespace).
     Name = tuple[str, ...]
-    # Module, qualified name, and hash of the code: by which the program knows its own class or function.
+    # Module, qualified name and hash of the code, by which the program recognises its own class or function.
     Source = Optional[tuple[str, str, bytes]]
-    # Its name; version; pickle; names of all that it needs; source.
+    # Name; version; pickle; names of all definitions that this definition needs; source.
     Definition = tuple[Name, bytes, bytes, tuple[Name, ...], Source]
 
-# Global in which a namespace has its own name.
+# Global variable with the name of its namespace.
 KEY = "__hotlease__"
 
 _definitions: dict[Name, Definition] = {}
@@ -43,12 +44,12 @@ _namespaces: dict[str, types.ModuleType] = {}
 _pending: set[Name] = set()
 # Definitions that functions were loaded with.
 _loaded_with: set[Name] = set()
-# Classes of the program that stand for those of an earlier run, by the identifiers of the latter.
+# Classes of the program, by the identifiers that the same classes had in an earlier run of the program.
 _same: dict[str, type] = {}
-# Classes that arrived last: each stays while a pickle with its definition is loaded.
+# Classes that arrived last, kept alive: a class must exist while a pickle with its definition is loaded.
 _kept: dict[Name, Any] = {}
 _KEPT_MAX = 1024
-# Removes definitions of classes that are gone.
+# Weak references that remove the definitions of deleted classes.
 _watches: dict[Name, weakref.ref[Any]] = {}
 
 
@@ -75,8 +76,8 @@ def definition(name: Name) -> Optional[Definition]:
 
 
 def define(definitions: tuple[Definition, ...], is_current: bool, of_function: bool) -> None:
-    """Adds definitions. `is_current`: they come from the program, and replace earlier ones; `of_function`: they belong
-    to a function that is kept, and that must be loaded again when they are replaced."""
+    """Adds definitions. `is_current`: the program sent them, so they replace earlier definitions. `of_function`: they
+    belong to a function that is kept, and that must be loaded again when they are replaced."""
     arrived, is_stale = [], False
     for each in definitions:
         name, version = each[:2]
@@ -143,8 +144,8 @@ def _class(identifier: str) -> Any:
 
 
 def _is_same_class(identifier: str, source: Source) -> bool:
-    """Whether the program has a class of this source that an earlier run of the program sent. If so, the program's
-    class stands for the sent one from now on."""
+    """Whether the program has a class with the source of a class that an earlier run of the program sent. If so, the
+    program's class is used instead of the sent class from now on."""
     if source is None or is_worker():
         return False
     from hotlease import _source
@@ -173,7 +174,7 @@ def _load(name: Name) -> None:
 
 
 def _keep(name: Name) -> bool:
-    """Keeps a class alive for a while; returns false if it is gone already."""
+    """Keeps a class alive for a while; returns false if the class was deleted already."""
     kind = _class(name[1])
     if kind is None:
         return False
@@ -190,13 +191,13 @@ def _drop(name: Name) -> None:
 
 
 def resolve(name: Name) -> Any:
-    """Returns what was defined under this name."""
+    """Returns the object that was defined under a name."""
     if name in _pending:
         _load(name)
     if name[0] == "class":
         found = _class(name[1])
         if found is None and name in _definitions:
-            # This class is being loaded, and waits for its base class, which refers to it: load it here first.
+            # This class is being loaded, and waits for its base class, which refers to this class: loads the class here.
             _load(name)
             found = _class(name[1])
         if found is None:
@@ -209,7 +210,7 @@ def resolve(name: Name) -> Any:
 
 
 def get(name: Name, definitions: tuple[Definition, ...], is_current: bool, of_function: bool) -> Any:
-    """Adds definitions, and returns what one of them defines."""
+    """Adds definitions, and returns the object that is defined under a name."""
     define(definitions, is_current, of_function)
     found = resolve(name)
     source = definitions[0][4] if definitions and definitions[0][0] == name else None
@@ -217,14 +218,14 @@ def get(name: Name, definitions: tuple[Definition, ...], is_current: bool, of_fu
         from hotlease import _source
 
         if _source.source(found) != source:
-            # The program now has a different function under this name.
+            # The program now has a different function under this name: returns the function that was sent.
             return _Unpickler(io.BytesIO(definitions[0][2])).load()
     return found
 
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, name: Any) -> Any:
-        """Returns a global of the program that is a part of another one."""
+        """Returns a global of the program that is a part of another global."""
         return resolve(name)
 
 

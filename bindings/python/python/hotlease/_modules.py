@@ -1,4 +1,4 @@
-"""Modules that workers cannot import, and the import path that they were given."""
+"""Modules that workers cannot import, and the import path that workers were given."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 _MAINS = ("__main__", "__mp_main__")
-# Packages that workers have, wherever the program has them from.
+# Packages that every worker has, in any folder of the program's import path or outside it.
 _OF_WORKERS = ("cloudpickle", "hotlease")
 
-# Modules that were looked at, by name: whether workers cannot import them.
+# For each module that was looked at, by name: whether workers cannot import it.
 _looked: dict[str, bool] = {}
-# These three are read by `dump_arguments` without a call. A module that goes by value is in one of the two sets.
+# `dump_arguments` reads the next three variables without a call. A module that is sent by value is in one of the two sets.
 # Number of modules that were looked at.
 looked = 0
 # Names of loaded modules that workers cannot import.
 absent_names: set[str] = set()
-# Modules that the program has registered with cloudpickle to go by value.
+# Modules that the program has registered with cloudpickle to be sent by value.
 registered: set[str] = set()
-# Import path that all workers were started with; None: there are none, or they were started with several.
+# Import path with which all workers were started; None: there are no workers, or they were started with several paths.
 given: Optional[list[str]] = None
 _is_any_given = False
 # Folders of the import path that sandboxes do not show.
@@ -32,7 +32,8 @@ _hidden: set[str] = set()
 
 
 def absent() -> set[str]:
-    """Returns the names of loaded modules that no import finds: made at run time, or loaded from a file elsewhere."""
+    """Returns the names of loaded modules that no import finds: they were made at run time, or loaded from a file outside
+    the import path."""
     global looked, registered
     if len(sys.modules) != looked:
         for name, module in list(sys.modules.items()):
@@ -51,23 +52,23 @@ def absent() -> set[str]:
 
 
 def by_value() -> set[str]:
-    """Returns the names of loaded modules whose functions and classes go by value, in addition to `__main__`."""
+    """Returns the names of loaded modules whose functions and classes are sent by value, in addition to `__main__`."""
     names = absent()
     return names | registered if registered else names
 
 
 def are_named_in(data: bytes) -> bool:
-    """Whether a pickle has names of modules that go by value."""
+    """Whether a pickle contains names of modules that are sent by value."""
     return any(name.encode() in data for name in by_value())
 
 
 def is_by_value(name: Optional[str]) -> bool:
-    """Whether functions and classes of this module go by value."""
+    """Whether functions and classes of a module are sent by value."""
     return name is None or name in _MAINS or is_absent(name)
 
 
 def is_absent(name: str) -> bool:
-    """Whether a module goes by value, or its package does."""
+    """Whether a module or its package is sent by value."""
     names = by_value()
     if not names:
         return False
@@ -106,7 +107,7 @@ def _is_importable(name: str, module: Any) -> bool:
 
 
 def _is_found(name: str, origin: str) -> bool:
-    # Looks as an import would, with the finders that packages have installed: slower than a look at the path.
+    # Searches as an import does, with the finders that packages have installed. This is slower than comparing folders.
     for finder in sys.meta_path:
         try:
             found = finder.find_spec(name, None)
@@ -119,7 +120,7 @@ def _is_found(name: str, origin: str) -> bool:
 
 def hide(folders: Iterable[str]) -> Optional[str]:
     """Notes folders of the import path that workers do not see. Functions and classes of modules there are sent by value.
-    Returns a warning if the program has imported modules from there, or if its own folder is among them."""
+    Returns a warning if the program has imported modules from these folders, or if its own folder is one of them."""
     global looked
     new = set(folders) - _hidden
     if not new:
@@ -142,7 +143,7 @@ def hide(folders: Iterable[str]) -> Optional[str]:
 
 
 def give_path() -> list[str]:
-    """Returns the import path that workers are started with, and keeps it, so that later changes are seen."""
+    """Returns the import path with which workers are started, and records it, so that later changes are noticed."""
     global given, _is_any_given
     given = list(sys.path) if not _is_any_given or given == sys.path else None
     _is_any_given = True
@@ -150,7 +151,7 @@ def give_path() -> list[str]:
 
 
 def directory() -> Optional[str]:
-    """Returns the current folder. `None`: it was removed."""
+    """Returns the current folder, or `None` if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -158,20 +159,20 @@ def directory() -> Optional[str]:
 
 
 def _absolute_path() -> list[str]:
-    """Returns the import path with absolute folders, without those in a current folder that was removed."""
+    """Returns the import path as absolute folders. If the current folder was removed, omits folders relative to it."""
     here = directory() or ""
     folders = [os.path.join(here, folder) for folder in sys.path]
     return [os.path.abspath(folder) for folder in folders if os.path.isabs(folder)]
 
 
 def changed_path() -> Optional[tuple[str, ...]]:
-    """Returns the import path, if there are workers that were started with another one."""
+    """Returns the import path if it differs from the path with which workers were started, else `None`."""
     if given == sys.path or not _is_any_given:
         return None
     return tuple(_absolute_path())
 
 
-# Set by workers that run from a packed environment: they have a path of their own, and the program's folders come last.
+# Set by workers that run from a packed environment: they keep its import path, and append the program's own folders.
 has_own_path = False
 
 
@@ -194,7 +195,7 @@ def is_own(folder: str) -> bool:
 
 
 def on_path(path: tuple[str, ...], value: Any) -> Any:
-    """Returns a value that was unpickled after its import path was taken over."""
+    """Returns `value`, which was unpickled after the worker had taken over the program's import path."""
     return value
 
 
@@ -206,7 +207,7 @@ class OnPath:
         self._value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Arguments are unpickled in order: the path is there before the value needs it.
+        # Arguments are unpickled in order: the path is set before the value is unpickled.
         return on_path, (_Path(self._path), self._value)
 
 

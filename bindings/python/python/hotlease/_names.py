@@ -1,4 +1,4 @@
-"""Names in messages: of the functions that tasks run, as the program knows them, and of numbers of things."""
+"""Texts in messages: the program's names for the functions of tasks, and numbers with nouns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def counted(number: int, what: str) -> str:
 
 
 def is_wrapper(function: Any) -> bool:
-    """Whether this function only calls a function of the program, and is not one that the program knows."""
+    """Whether a function is not the program's own, and only calls a function of the program."""
     return getattr(function, "__module__", None) == "hotlease._remote" or _is_batch_of_dask(function)
 
 
@@ -30,7 +30,7 @@ def of_call(function: Any, arguments: tuple[Any, ...]) -> str:
             return of_call(arguments[0], arguments[1:])
         return _of(function)[:_NAME_MAX]
     except Exception:
-        # An object with attributes of its own kind.
+        # The attributes of a callable object may have any meaning.
         return type(function).__qualname__
 
 

@@ -22,15 +22,15 @@ Output = Union[Shape, Callable[[Any], Shape], None]
 class NativeFunction(_core.Native, Function[[Any], Any]):
     """A function of a shared library, which workers call without Python. Made by `native`.
 
-    Takes one array, or any object whose memory lies in one piece (or a future of one), and is submitted like every
-    other function. Threads may share it.
+    Takes one argument: an array, another object with contiguous memory, or a future of such an object. It is submitted
+    like every other function. Threads may share it.
     """
 
     # Arguments of `_make` for this function, apart from the library's bytes.
     _made: tuple[str, str, Output, Any]
 
     def __init__(self, *_: Any) -> None:
-        # `_make` initialises it: the base is made by __new__.
+        # `_make` initialises the object; __new__ makes the base.
         pass
 
     def __call__(self, value: Any = b"", /) -> Any:
@@ -44,7 +44,7 @@ class NativeFunction(_core.Native, Function[[Any], Any]):
         return pickle.loads(recipe, buffers=[result])
 
     def _output_of(self, value: Any) -> tuple[int, bytes]:
-        """Returns room and recipe for the result of this argument, which has memory in one piece."""
+        """Returns size (bytes) and recipe of the result for an argument with contiguous memory."""
         _, _, output, dtype = self._made
         if output is None:
             return like(value, dtype)
@@ -55,7 +55,7 @@ class NativeFunction(_core.Native, Function[[Any], Any]):
         return f"<hotlease.NativeFunction {name} of {library}>"
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
-        # By value: on the receiving host the file may differ, or be missing.
+        # Sent by value: on the receiving host the file may differ, or be missing.
         return _make, (self._made, self._bytes(), self._hotlease_declared, None)
 
 
@@ -96,9 +96,9 @@ def native(
 ) -> NativeFunction:
     """Makes a function of a shared library, in C, C++, Fortran or Rust, that is called on arrays in workers.
 
-    The library is read now; its functions are those of ``hotlease/function.h`` (docs/functions.md), of either
-    interface. Each worker gets it once. The function reads the array's bytes in place, and writes its result into the
-    memory where the program gets it; nothing is pickled.
+    The library is read now. Its functions may have either interface of ``hotlease/function.h`` (docs/functions.md).
+    Each worker gets the library once. The function reads the array's bytes in place, and writes its result into memory
+    that the program reads; nothing is pickled.
 
     Parameters
     ----------
@@ -107,19 +107,19 @@ def native(
     name
         The function's symbol.
     output
-        Size of results: as many items as the argument has, in its shape (default); a number: limit of the items of
-        `dtype` (without `dtype`: of the bytes), for an array of one dimension, as long as the function says; a tuple:
-        an array of exactly this shape; a callable that gets the argument and returns the number or the tuple.
+        Size of results. Default: as many items as the argument has, in the argument's shape. A number: largest number
+        of items of `dtype` (without `dtype`: of bytes) in an array of one dimension; the function returns the length.
+        A tuple: an array of exactly this shape. A callable: gets the argument and returns such a number or tuple.
     dtype
-        Type of the results, which are then numpy arrays. Default: that of the argument, if it is a numpy array; else
-        results are memoryviews.
+        Type of the results, which are then numpy arrays. Default: the argument's dtype, if the argument is a numpy
+        array; else results are memoryviews.
     executor
-        Executor of its own `submit` and `map`. Default: one executor of the program, made when it is first needed.
+        Executor of the function's `submit` and `map`. Default: one executor of the program, made when it is first needed.
     idempotent
-        Whether its tasks may run again after their worker died. Default: as its library declares
-        (``HOTLEASE_IDEMPOTENT``), else as its executor does.
+        Whether the function's tasks may run again after their worker died. Default: as the library declares
+        (``HOTLEASE_IDEMPOTENT``), else as the executor does.
     retries, priority, memo
-        As for `Executor.options`, for its tasks.
+        Options of the function's tasks, as for `Executor.options`.
 
     Raises
     ------
@@ -128,8 +128,8 @@ def native(
     hotlease.OptionError
         If the file is no function library, or has no function of that name.
 
-    Its tasks raise `FunctionFailed` if the function returns an error number, `OutputTooLarge` if its result is larger
-    than declared, and `TypeError` for arguments whose memory is not in one piece, or has references to objects.
+    The function's tasks raise `FunctionFailed` if it returns an error number, `OutputTooLarge` if its result is larger
+    than declared, and `TypeError` for arguments whose memory is not contiguous, or contains references to objects.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def native(
     >>> scale.submit(numpy.arange(3.0)).result()
     array([0., 2., 4.])
     """
-    # Raises for wrong values at once.
+    # Raises an error for wrong values now, and not at the first task.
     _core.TaskOptions(retries=retries, priority=priority, memo=memo)
     if not os.path.exists(library):
         raise FileNotFoundError(errno.ENOENT, "no such library", os.path.abspath(library))

@@ -1,5 +1,5 @@
-"""`hotlease.ExecutorOptions`, and options by name. Imported on first use: `dataclasses` takes longer to import than an executor
-needs."""
+"""`hotlease.ExecutorOptions`, and options by name. Imported on first use: importing `dataclasses` takes longer than making an
+executor."""
 
 from __future__ import annotations
 
@@ -20,53 +20,54 @@ if TYPE_CHECKING:
 class ExecutorOptions:
     """Options of an executor: ``hotlease.Executor(gpus=1)``, or ``hotlease.Executor(options=hotlease.ExecutorOptions(gpus=1))``.
 
-    An object can be used for any number of executors. `dataclasses.replace` makes another one that differs.
+    An object can be used for any number of executors. `dataclasses.replace` makes a changed copy.
 
     Parameters
     ----------
     idempotent
-        Whether tasks may run again after their worker died. A task that two workers died of is not run again. Each run
-        gets the arguments as they were submitted; for that, large ones are copied, which they are not for other tasks.
+        Whether tasks may run again after their worker died. A task is not run again after two workers died during it. Each
+        run gets the arguments as they were submitted; for this purpose large arguments are copied, unlike for other tasks.
         Default: false.
     retries, memo
         Defaults for all tasks; see `Executor.options`. Default: 0 and false.
     checkpoint
-        A file for results of tasks with ``memo``: a result in it is not computed again, by this program or a later one.
-        One program at a time writes to it. Default: none.
+        File for results of tasks with ``memo``: neither this program nor a later program computes a result in the file
+        again. Only one program at a time can use the file. Default: none.
     max_pending
-        Limit of the tasks without a result; over it, `submit` waits. Default: a million.
+        Largest number of tasks without a result; at this limit `submit` waits. Default: a million.
     queue_bytes
-        Limit of the bytes of waiting tasks; over it, `submit` waits. Default: 1 GiB.
+        Largest size of waiting tasks in bytes; at this limit `submit` waits. Default: 1 GiB.
     memory
-        Limit on the memory of each worker, with the processes that it starts, in bytes. Default: the node's share.
+        Limit on the memory of each worker, with the processes that it starts, in bytes. Default: its share of the node.
     gpus
         GPUs of each worker. Default: none.
     at_least
-        Minimum of the workers. If it equals `max_workers`, the executor gets all workers or none. Default: 1.
+        Minimum number of workers. If it equals `max_workers`, the executor gets all workers or none. Default: 1.
     patience
-        Seconds to wait until that many workers are free. Default: 10; with a `cluster`, until its jobs run, or are rejected
-        or fail.
+        Seconds to wait until `at_least` workers are free. Default: 10; with a `cluster`, the wait ends when its jobs run,
+        fail or are rejected.
     cluster
-        Nodes of a batch system that run the workers, instead of `manager` and `identity`: a `hotlease.Slurm`. Several
-        executors may use it. `max_workers` is then by default the number of its cores. Default: none.
+        Nodes of a batch system that run the workers: a `hotlease.Slurm`, instead of `manager` and `identity`. Several
+        executors may use it. With a cluster, `max_workers` is by default the number of its cores. Default: none.
     lends
-        Whether other programs get the workers' cores when they find no others and this executor has had no task for a
-        second. Its workers then end, with what tasks have left in them; for its next tasks it takes others, runs the
-        initializer in them, and waits for room if need be. Not over a fabric, nor with an `at_least` of more than one.
-        Default: true.
+        Whether other programs get the workers' cores, if they find no other cores and this executor has had no task for a
+        second. The workers then end, and data that tasks left in them is lost. For its next tasks the executor waits for
+        free cores if necessary, takes new workers, and runs the initializer in them. Has no effect over a fabric, or if
+        `at_least` is more than one. Default: true.
     progress
-        Shows a bar of tqdm: tasks that have ended, of those that were submitted (``pip install hotlease[progress]``).
+        Whether to show a bar of tqdm: the ended tasks out of all submitted tasks (``pip install hotlease[progress]``).
         Default: false.
     timing
         Whether tasks are timed: `Future.timing` and `Executor.report`. A number: how many of the last tasks the report
         covers (some 150 bytes each); true: 10,000. Default: false.
     output
-        Destination of the output and log records of tasks. True, the default: text goes to this program's `sys.stdout`
-        and `sys.stderr`, each line with a label (``[simulate worker 3] text``), and log records to the loggers of the
-        same names, with attributes ``function`` and ``worker``; both before `result` of the task returns. False: output
-        stays in the workers. A callable gets each line (`Line`) and each `logging.LogRecord`, in any thread.
+        Destination of the output and log records of tasks. True, the default: text is written to this program's
+        `sys.stdout` and `sys.stderr`, each line with a label (``[simulate worker 3] text``). Log records are passed to the
+        loggers of the same names, with attributes ``function`` and ``worker``. Both are done before `result` of the task
+        returns. False: output stays in the workers. A callable: gets each line (`Line`) and each `logging.LogRecord`, in
+        any thread.
     variables
-        More environment variables for workers. Not for secrets: your other processes on the node can read them.
+        More environment variables for workers. Do not put secrets here: your other processes on the node can read them.
         Default: none.
     mounts
         Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: read-only, or
@@ -78,16 +79,16 @@ class ExecutorOptions:
         Default: false.
     storage
         Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: read-only, or writable with
-        ``:rw``. S3 clients find it, with keys that end with the lease, in their environment (``boto3.client("s3")``
-        needs nothing else). A site refuses places that it does not grant. Default: none.
+        ``:rw``. S3 clients find the storage in their environment, with keys that are valid until the lease ends
+        (``boto3.client("s3")`` needs nothing else). A site refuses storage that it does not grant. Default: none.
     imports
-        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
-        no executor, and the error says why. In a ``namespace`` sandbox the next lease of the program forks its workers
+        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, the executor
+        is not made, and the error says why. In a ``namespace`` sandbox, workers of the program's next lease are forked
         from an interpreter with these imports: they start in milliseconds, and share its memory until they write to it.
-        Random generators of Python and numpy are seeded anew in each; other values from imports are equal in all.
-        Default: none.
+        Random generators of Python and numpy are seeded anew in each worker; other values that imports have made are equal
+        in all workers. Default: none.
     state
-        Name of the state that tasks leave in the one worker. Functions of `hotlease.state` save it when the lease ends
+        Name of the state that tasks leave in the only worker. Functions of `hotlease.state` save it when the lease ends
         or is revoked. The tenant's next executor with this program and name restores it, on any node. A state is used by one
         executor at a time.
         Default: none.
@@ -95,28 +96,28 @@ class ExecutorOptions:
         Kind of isolation of workers: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``. Default: the
         site's choice for this tenant.
     result_classes
-        Classes of the program whose objects results may contain if workers are in sandboxes (all kinds but
-        ``"process"``), and functions by which such objects are pickled. Everything else in such a result, except plain
-        data, arrays and exceptions of Python, makes its task raise `TaskError`. Default: none.
+        For workers in sandboxes (all kinds but ``"process"``): classes of the program whose objects results may contain,
+        and functions by which these objects are pickled. A result that contains anything else, except plain data, arrays
+        and exceptions of Python, makes its task raise `TaskError`. Default: none.
     trust_results
-        Whether results from sandboxes may contain anything. Code of the sandbox can then run in this program, with all
-        its rights. Default: false.
+        Whether results from sandboxes may contain anything. If true, code of the sandbox can run in this program, with all
+        rights of the program. Default: false.
     polling
         How workers wait for tasks: ``"adaptive"``, ``"hot"`` or ``"warm"``. Default: ``"adaptive"``.
     hot_budget
-        Longest time in seconds for which a worker polls after its last task. It is billed as hot time. Default: 0.001.
+        Longest time in seconds for which a worker polls after a task. This time is billed as hot time. Default: 0.001.
     ttl
-        Seconds for which the lease lives without renewal; the executor renews it. Default: 5; 0.1 to 3600.
+        Seconds after which the lease expires without renewal, from 0.1 to 3600; the executor renews it. Default: 5.
     identity
-        Identity shown to a manager on another host: the folder that ``hotlease identity issue --role client`` made.
+        Folder of the identity for a manager on another host, as ``hotlease identity issue --role client`` makes it.
         Default: ``$HOTLEASE_IDENTITY``, else ``~/.config/hotlease/identity``.
     runtime_dir
         Directory of the platform's sockets. Default: ``$HOTLEASE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/hotlease``.
     transport
         How bytes reach the workers: ``"shm"``, the name of a libfabric provider, or ``"ofi"`` for the best one that
-        works. Default: ``$HOTLEASE_TRANSPORT``, else ``"shm"`` for workers of this host and ``"ofi"`` for others.
+        works. Default: ``$HOTLEASE_TRANSPORT``, else ``"shm"`` for workers of this host and ``"ofi"`` for other workers.
     label
-        Shown in listings and refusals; at most 64 bytes. Default: the script (or notebook) and its pid.
+        Name of the lease in listings and refusals; at most 64 bytes. Default: the script (or notebook) and its pid.
     job
         The batch job that pays; at most 64 bytes. Default: ``$HOTLEASE_JOB``, else the job that Slurm, PBS or LSF names.
     """
@@ -193,12 +194,12 @@ class OptionArguments(TypedDict, total=False):
 
 
 def collected(maker: type, options: Optional[ExecutorOptions], named: Mapping[str, Any]) -> ExecutorOptions:
-    """Returns `options`, with the options that an executor or gang got by name set in it.
+    """Returns a copy of `options` in which the options that an executor or gang got by name are set.
 
     Raises
     ------
     TypeError
-        If there is no option of a name, or if `options` sets it, too: its value there is not the default.
+        If a name is not the name of an option, or if `options` also sets this option to a value other than its default.
     """
     options = options or ExecutorOptions()
     defaults = {field.name: field.default for field in fields(ExecutorOptions)}

@@ -25,7 +25,7 @@ class RemoteTraceback(Exception):
 
 
 def call_back(function: Callable[[Any], Any], future: Any) -> None:
-    """Calls a callback; an exception in it is logged."""
+    """Calls a callback; logs an exception that it raises."""
     try:
         function(future)
     except Exception:
@@ -39,7 +39,7 @@ def not_sent(error: BaseException) -> BaseException:
     try:
         error._hotlease_not_sent = True  # type: ignore[attr-defined]
     except AttributeError:
-        # A class of exceptions that takes no other attributes.
+        # The exception's class allows no other attributes.
         pass
     if sys.version_info >= (3, 11):
         error.add_note("hotlease: the task could not be sent; its function did not run")
@@ -64,22 +64,22 @@ def is_of_signal(error: BaseException) -> bool:
         if traceback.tb_frame.f_code in handlers:
             return True
         at, traceback = traceback, traceback.tb_next
-    # Python's own handler of Ctrl-C has no frame: its exception comes from between two instructions.
+    # Python's own handler of Ctrl-C has no frame: its exception is raised between two instructions.
     if not isinstance(error, KeyboardInterrupt) or at is None:
         return False
     return at.tb_frame.f_code.co_code[at.tb_lasti] != opcode.opmap["RAISE_VARARGS"]
 
 
 def unreadable(error: BaseException, function: str) -> BaseException:
-    """Makes the exception of a task whose result cannot be read because of `error`. Raises `error` itself if it already says
-    what is wrong with the result (of a native function: it is not as declared), or if a signal caused it."""
+    """Makes the exception of a task whose result cannot be read because of `error`. Raises `error` itself if a signal caused
+    it, or if it already explains the problem (the result of a native function is not as declared)."""
     if isinstance(error, TaskError) or is_of_signal(error):
         raise error
     return TaskError(f"{function} ran, but its result does not unpickle here: {type(error).__name__}: {error}", True)
 
 
 def exception_of(executor: Any, traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
-    """Makes the exception that a task of this executor raised."""
+    """Makes the exception that a task of an executor raised."""
     from hotlease import _core
 
     classes = executor._result_classes

@@ -1,4 +1,4 @@
-"""A manager of this program's own, for agents that come later from other hosts, with its authority in a private folder."""
+"""A manager that this program starts, for agents of other hosts that join later. Its authority is in a private folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hotlease.errors import ClusterError
 
 # Tenant of the program at its own manager.
 TENANT = "owner"
-# Queue of its own allocator.
+# Queue of the manager's allocator.
 QUEUE = "python"
 _ANSWERS_WITHIN = 60
 _CLOSES_WITHIN = 90
 
-# Starts the manager, and later the allocator. Ends both with the program, however that ends: its standard input is closed
-# then. Jobs of the allocator are cancelled first, and the folder with the authority is removed last.
+# Script that starts the manager, and later the allocator. Ends both when the program ends in any way, which closes the
+# script's standard input. First cancels the allocator's jobs; last removes the folder with the authority.
 _KEEPER = r"""
 program=$1 folder=$2 every=$3 queue=$4
 trap : HUP INT TERM
@@ -58,15 +58,15 @@ class OwnManager:
     Parameters
     ----------
     host
-        Name or address at which other hosts reach this one. Default: its name.
+        Name or address at which other hosts reach this host. Default: this host's name.
     directory
-        Directory in which its folder is made; the nodes must see it. Default: ``$HOTLEASE_CLUSTERS_DIR``, else
+        Directory in which the manager's folder is made; the nodes must see it. Default: ``$HOTLEASE_CLUSTERS_DIR``, else
         ``hotlease/clusters`` in ``$XDG_STATE_HOME`` or ``~/.local/state``.
 
     Raises
     ------
     ClusterError
-        If it does not start.
+        If the manager does not start.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OwnManager:
         try:
             above = Path(directory) if directory is not None else _clusters()
             above.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Only this user can enter it: the authority's key is in it.
+            # Only this user can enter the folder, because the authority's key is in it.
             self.folder = Path(tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=above.resolve()))
         except OSError as error:
             raise ClusterError(f"the cluster's folder cannot be made: {error}") from error
@@ -106,7 +106,7 @@ class OwnManager:
             stderr=subprocess.DEVNULL,
             text=True,
             env=_plain(),
-            # Ctrl-C in the program's terminal is for the program.
+            # Ctrl-C in the program's terminal must not end the manager.
             start_new_session=True,
         )
         self._keeper = keeper
@@ -133,7 +133,7 @@ class OwnManager:
         Raises
         ------
         ClusterError
-            With the command's own words, if it fails.
+            If the command fails, with the command's own words.
         """
         command = [self.program, "--json", *map(str, arguments)]
         try:
@@ -147,7 +147,7 @@ class OwnManager:
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     def alloc(self, verb: str, *arguments: Any) -> list[Any]:
-        """Runs a command of ``hotlease alloc`` for its allocator."""
+        """Runs a command of ``hotlease alloc`` for the manager's allocator."""
         return self.run("alloc", verb, "--alloc-dir", self.folder / "alloc", *arguments)
 
     def agents(self) -> int:
@@ -160,7 +160,7 @@ class OwnManager:
         return self._keeper is None
 
     def close(self) -> None:
-        """Cancels the allocator's jobs, and ends the manager. Returns when that is done.
+        """Cancels the allocator's jobs, and ends the manager. Returns when the manager has ended.
 
         Raises
         ------
@@ -178,12 +178,12 @@ class OwnManager:
             return None
         assert keeper.stdin is not None and keeper.stdout is not None
         try:
-            # Two lines: the script may be at either of its two reads. Closing the pipe is not enough: a child of this program
-            # may have it open, too.
+            # Two lines, because the script may be at either of its two reads. Closing the pipe is not enough: a child of this
+            # program may also have it open.
             keeper.stdin.write("-\n-\n")
             keeper.stdin.close()
         except OSError:
-            # It has ended already.
+            # The script has ended already.
             pass
         try:
             keeper.wait(_CLOSES_WITHIN)
@@ -205,13 +205,13 @@ def _clusters() -> Path:
 
 
 def _plain() -> dict[str, str]:
-    """The environment, without what names another platform or identity."""
+    """Returns the environment without the variables that name another platform or identity."""
     theirs = ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY", "HOTLEASE_KEY_FILE", "HOTLEASE_TOKEN_FILE", "HOTLEASE_MUNGE")
     return {name: value for name, value in os.environ.items() if name not in theirs}
 
 
 def _complaint(text: str) -> str:
-    """Error of a command that prints JSON, as text."""
+    """Returns the error in the JSON output of a command, as text."""
     lines = text.strip().splitlines()
     try:
         return str(json.loads(lines[-1])["error"])

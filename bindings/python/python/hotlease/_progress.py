@@ -18,7 +18,7 @@ _PAUSE = 0.1
 
 
 def tqdm() -> Any:
-    """Returns the class of bars that fits where the program runs.
+    """Returns the class of bars for the place where the program runs, a terminal or a notebook.
 
     Raises
     ------
@@ -44,13 +44,13 @@ def total(iterables: tuple[Iterable[Any], ...]) -> Optional[int]:
 
 
 def drawn(bar: Any, results: Iterator[T], calls: Optional[int]) -> Iterator[T]:
-    """Returns the same results, counted as they are drawn."""
+    """Returns an iterator over the same results, and a bar counts them as they are taken."""
     return _drawn(bar(total=calls, unit="call"), results)
 
 
 def _drawn(bar: Any, results: Iterator[T]) -> Iterator[T]:
     with bar:
-        # While the caller works on a result, no reference to it is kept here; tqdm's own iterator would keep one.
+        # While the caller works on a result, no reference to it is kept here; tqdm's own iterator would keep a reference.
         while some := list(itertools.islice(results, 1)):
             bar.update()
             yield some.pop()
@@ -58,7 +58,7 @@ def _drawn(bar: Any, results: Iterator[T]) -> Iterator[T]:
 
 class Bar:
     """Bar of an executor: how many of the submitted tasks have ended. It polls ten times a second, so that
-    tasks cost nothing more."""
+    tasks have no additional cost."""
 
     def __init__(self, executor: Executor) -> None:
         self._bar = tqdm()(total=0, unit="task")

@@ -1,4 +1,4 @@
-"""Log records of tasks on their way to the program. Imported by workers, once a task has imported `logging`."""
+"""Handler that sends log records of tasks to the program. Workers import it when a task has imported `logging`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Limits of the bytes of fields that may be long.
+# Limits of fields that may be long (bytes), and of the number of added attributes.
 _TEXT_MAX = 8192
 _NAME_MAX = 512
 _EXTRAS_MAX = 16
@@ -51,7 +51,7 @@ class Handler(logging.Handler):
             )
             if not _core._logged((*fields, _extras(record))):
                 _core._logged((*fields, ()))
-            # Bypasses the stream: the reply has it already.
+            # Written past the tee, because the reply contains the record already.
             self._file.write(f"{record.levelname}:{name}:{message}\n".encode(errors="backslashreplace"))
             self._file.flush()
         except Exception:
@@ -59,7 +59,7 @@ class Handler(logging.Handler):
 
 
 def keep(level: int, file: Any) -> None:
-    """Keeps all records of this level and above, unless the task's own code configures logging."""
+    """Sends all records of this level and above, unless the task's own code configures logging."""
     root, handler = logging.getLogger(), Handler(file)
     root.addHandler(handler)
     root.setLevel(level)

@@ -1,4 +1,4 @@
-"""Functions that run in workers, which know them by name."""
+"""Functions that run in workers, and are sent by name."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls a function that came with the arguments."""
+    """Calls a function that was sent as an argument."""
     return function(*args, **kwargs)
 
 
 def chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
-    """Calls the function with each of these arguments."""
+    """Calls the function once with each tuple of arguments; returns the results."""
     return [function(*args) for args in calls]
 
 
 def result(number: int) -> Any:
-    """Returns the result of another task that came with the same arguments."""
+    """Returns the result of another task, which was sent with the arguments of this task."""
     return _core._result(number)
 
 
@@ -38,12 +38,12 @@ def prepare(function: Callable[..., Any], /, *args: Any) -> None:
 
 
 class Preparation:
-    """Calls functions in the program's folder, after an initializer that runs once in each worker. It serves libraries
-    that give an initializer with a call, when the workers exist already. It is sent as the function of tasks, so that
-    each worker gets it once.
+    """Calls functions in the program's folder, after an initializer that runs once in each worker. It is for libraries
+    that pass an initializer with a call, when the workers exist already. A preparation is sent as the function of tasks,
+    so that each worker gets it once.
     """
 
-    # It declares no options for its tasks.
+    # Declares no options for its tasks. With this attribute it is sent as a function, not as an argument.
     _hotlease_declared = (None, None, None, None)
 
     def __init__(self, folder: Optional[str], initializer: Optional[bytes]) -> None:
@@ -75,7 +75,7 @@ class Preparation:
         return _arrived, (self.folder, self.initializer)
 
 
-# The program's folder.
+# The program's folder that this worker entered last.
 _folder: Optional[str] = None
 # Pickle of the last initializer that has run here.
 _initializer: Optional[bytes] = None
@@ -87,7 +87,7 @@ def _arrived(folder: Optional[str], initializer: Optional[bytes]) -> Preparation
     if initializer is not None and initializer not in _initializers:
         import pickle
 
-        # Unpickled now, before the arguments of a task: their definitions of the program's functions and globals are
-        # newer, and must replace those of the initializer.
+        # Unpickled now, before the arguments of a task: definitions of functions and globals in the arguments are newer,
+        # and must replace the definitions in the initializer.
         _initializers[initializer] = pickle.loads(initializer)
     return Preparation(folder, initializer)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from hotlease import _programs
 from hotlease.errors import NotRunning
 
-# The shell reads until this program has closed its end, or is gone. Only the child writes to standard output.
+# The shell reads until this program closes its end of the pipe, or ends. Only the child writes to standard output.
 _WITH_ITS_PARENT = '"$@" & child=$!; exec >&-; read -r _; kill $child; wait $child'
 
 
@@ -35,7 +35,7 @@ class Rendezvous:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            # Ctrl-C is for this program only.
+            # Ctrl-C must reach this program only.
             start_new_session=True,
         )
         said = _opened(self._process.stdout).readline()
@@ -59,17 +59,17 @@ def _opened(stream: Optional[IO[bytes]]) -> IO[bytes]:
 
 
 def own_address(manager: Optional[str]) -> str:
-    """Returns the address from which this host reaches a manager; the workers' hosts most likely reach this host
-    there."""
+    """Returns the address from which this host reaches a manager; most likely the workers' hosts reach this host at the
+    same address."""
     if not manager:
         return "127.0.0.1"
-    # The first manager of several.
+    # Uses the first manager of several.
     parts = urlsplit(manager.split(",")[0])
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
         with socket.socket(family, kind, protocol) as probe:
-            # Sends nothing.
+            # Connecting a datagram socket sends nothing.
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError as error:

@@ -14,7 +14,7 @@ from hotlease._names import counted
 from hotlease._timing import ENDINGS, Row, Timing, timing
 
 _PHASES = ("submitting", "waiting", "queued", "travelling", "running", "reading")
-# Limit of the functions with their own rows and colours; the others share one.
+# Largest number of functions with rows and colours of their own; all other functions share one row.
 _FUNCTIONS_MAX = 12
 _COLOURS = (
     "#3366cc", "#dc3912", "#ff9900", "#109618", "#990099", "#0099c6", "#dd4477",
@@ -32,8 +32,9 @@ def write(path: Union[str, os.PathLike[str]], records: list[tuple[str, Row]], wo
 def placed(records: list[tuple[str, Row]]) -> list[tuple[int, int, int, int]]:
     """Returns when each function ran: worker, begin and end (nanoseconds), and the number of the record.
 
-    The worker measures how long it ran, and the executor when its result was seen: at its end or later. A worker runs
-    its tasks in the order in which they were sent. So each bar is put at its latest possible position.
+    The worker measures how long the function ran. The executor measures when it saw the result: at the function's end
+    or later. A worker runs its tasks in the order in which they were sent. So each bar is put at its latest possible
+    position.
     """
     bars = []
     following: dict[int, int] = {}
@@ -49,7 +50,7 @@ def placed(records: list[tuple[str, Row]]) -> list[tuple[int, int, int, int]]:
 
 
 def percentile(ordered: list[float], part: float) -> float:
-    """Returns the smallest value that this part of the values does not exceed."""
+    """Returns the smallest value that is not exceeded by the share `part` of the values."""
     return ordered[min(len(ordered) - 1, max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1))]
 
 

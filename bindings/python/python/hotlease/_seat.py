@@ -1,4 +1,4 @@
-"""Rank of a gang, in its worker."""
+"""Rank of a gang: the code that runs in its worker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from hotlease.MPI import Intracomm
 
     class Seat(NamedTuple):
-        """Data that a rank gets with its arguments: no other process sees it."""
+        """Data that a rank gets with its arguments, and that is sent to no other process."""
 
         gang: str
-        # The other fields describe the communicator to join for this call, if none is left of the call before.
+        # The other fields describe the communicator to join for this call, if there is none from the previous call.
         name: str
         size: int
         rank: int
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A function in the form that ranks run. It is sent as the function would be, and has its name."""
+    """A function in the form that ranks run. It is sent like the function itself, and has the function's name."""
 
     _hotlease_declared = (False, 0, None, False)
     __wrapped__: Callable[..., Any]
@@ -45,8 +45,8 @@ class Task:
         try:
             result = self.__wrapped__(*args, **kwargs)
             try:
-                # A rank that ends first waits here for the others, however long they take: messages for it are received
-                # until then.
+                # A rank that ends early waits here for the other ranks, without a time limit: messages for it are
+                # received until then.
                 world.Barrier()
                 world.Free()
             except MPI.Exception as error:
@@ -55,7 +55,7 @@ class Task:
                     raise
             return result
         except BaseException:
-            # The other ranks are told at once.
+            # Tells the other ranks at once.
             world._handle.end(True)
             _give_up()
             raise
@@ -63,16 +63,16 @@ class Task:
             MPI.COMM_WORLD, _world = usual, None
 
 
-# Communicator of the running call, if it is a gang's.
+# Communicator of the running call, if the call is a gang's.
 _world: Optional[Intracomm] = None
 # State of the previous call: its gang, the rank of this process, and the communicator that was duplicated.
 _kept: Optional[tuple[str, int, Intracomm]] = None
 
 
 def _begun(seat: Seat) -> Intracomm:
-    """Returns a communicator for a call: a duplicate of the one that is kept. The duplicate is made only when all ranks
-    have started, so that none of them ends before each has its worker. If a member was lost since, all ranks see that
-    here, and join anew.
+    """Returns a communicator for a call: a duplicate of the communicator that is kept. `Dup` returns only when all ranks
+    have started, so that no rank ends before each rank has its worker. If a member was lost since the previous call, all
+    ranks get an error here, and join anew.
     """
     global _kept
     from hotlease import MPI
@@ -102,7 +102,7 @@ def _give_up() -> None:
 
 
 def communicator() -> Intracomm:
-    """Returns the communicator of the ranks that run this function on a gang: its ``MPI.COMM_WORLD``.
+    """Returns the communicator of the ranks that run this function on a gang: the function's ``MPI.COMM_WORLD``.
 
     Raises
     ------

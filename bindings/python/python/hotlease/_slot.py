@@ -1,7 +1,7 @@
 """Main program of a Python worker: started by an agent, never imported by programs.
 
-`main` checks that this interpreter matches that of the lease's client, and enters the loop in the extension module,
-which calls `load`, `dump` and `describe` for pickles.
+`main` checks that this interpreter matches the client's interpreter, and enters the loop in the extension module, which
+calls `load`, `dump` and `describe` for pickles.
 """
 
 import os
@@ -32,7 +32,7 @@ def dump(value):
     try:
         return pickle.dumps(value, 5, buffer_callback=buffers.append), buffers
     except Exception:
-        # Functions and classes of the client's __main__, among others.
+        # The value contains functions or classes of the client's __main__, for example.
         buffers = []
         try:
             return _dump_by_value(value, buffers.append), buffers
@@ -74,7 +74,7 @@ def describe(error):
 
 
 def _dumped(error):
-    """Returns the pickle of an exception, with all that it carries."""
+    """Returns the pickle of an exception, with everything that it refers to."""
     if _core._is_guarded():
         return _guarded_writer().dumps(error)
     try:
@@ -110,13 +110,13 @@ def _mismatch(expected):
 
 def main():
     """Becomes a worker; never returns."""
-    # Start time, set by the program that an agent passes to this interpreter.
+    # Start time, set by the code that an agent passes to this interpreter (`-c`).
     begun = vars(sys.modules["__main__"]).pop("begun", 0)
     is_zygote = bool(os.environ.pop(_ZYGOTE, ""))
     imports = os.environ.pop(_IMPORTS, "").split()
     tasks_max = int(os.environ.pop(_TASKS_MAX, "0"))
     try:
-        # This comes before any code of the tenant is imported.
+        # Done before any code of the tenant is imported.
         begins = _importing.begun() if is_zygote else (_core.Slot(),)
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
@@ -131,7 +131,7 @@ def main():
         from hotlease import _printing
 
         _printing.begin(int(level))
-    # Output before the death of a worker is reported with its death.
+    # Each line is written at once, so that the last output of a worker is reported with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     if os.environ.pop(_SPARE, "") or is_zygote:

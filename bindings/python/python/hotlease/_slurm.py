@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, Optional, Union
 
 from hotlease.errors import ClusterError, JobEnded, JobRejected, OptionError, Refused
 
-# Longest wait for a lease in one attempt, and the pause until the next attempt unless agents come. The manager remembers a
-# client for 10 s after its wait, so a client that asks again earlier would count twice.
+# Longest wait for a lease in one attempt, and the pause until the next attempt unless new agents join. The manager
+# remembers a client for 10 s after its wait, so it would count a client twice that asks again earlier.
 _ATTEMPT_S = 3.0
 _AGAIN_S = 11.0
 _LOOK_S = 0.3
 _MINUTE_S = 60
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-# States of ended jobs that end the wait of an executor, if there is no other job.
+# Final states of jobs: a job in such a state ends the wait of an executor, if there is no other job.
 _FAILURES = ("failed", "cancelled")
 
 
@@ -47,24 +47,24 @@ class Job(NamedTuple):
 class Slurm:
     """Nodes of a Slurm cluster for executors: ``hotlease.Executor(cluster=hotlease.Slurm(nodes=2, cores=8))``.
 
-    It starts a manager on this host, such as the login node, and submits one job for each node; in each an agent joins the
-    manager. Nodes must reach this host, and see the program's Python and the folder of the manager. Jobs are cancelled by
-    `close`, when neither the program nor an executor refers to the object any more, and at the end of the program, also if
-    it is killed. Thread-safe.
+    The object starts a manager on this host, such as the login node, and submits one job for each node; in each job an agent
+    joins the manager. Nodes must reach this host, and see the program's Python and the folder of the manager. Jobs are
+    cancelled by `close`, when neither the program nor an executor refers to the object any more, and at the end of the
+    program, even if the program is killed. Thread-safe.
 
     Parameters
     ----------
     nodes
-        Nodes to hold from the start, as with `scale`. 0: none before `scale` or `adapt`.
+        Number of nodes to have from the start, as with `scale`. 0: no nodes before `scale` or `adapt`.
     cores
         Cores of each node. Default: whole nodes (``--exclusive``).
     memory
         Memory of each node: a number of bytes, or text such as ``"16GB"`` or ``"64GiB"``. Default: the site's.
     walltime
         Time limit of a job: ``"HH:MM:SS"``, ``"D-HH:MM:SS"``, ``"90min"``, ``"2h"``, seconds, or a `datetime.timedelta`. At
-        least a minute. A job that has reached it is followed by another one.
+        least a minute. A job that has reached its limit is replaced by a new job.
     partition, account, qos
-        Of ``sbatch``. Default: the site's.
+        Options of ``sbatch``. Default: the site's.
     gpus
         GPUs of each node.
     job_extra_directives
@@ -73,11 +73,11 @@ class Slurm:
         Lines for bash that run on each node before its agent starts, such as ``["module load gcc"]``. Workers get ``PATH``,
         ``LD_LIBRARY_PATH`` and ``TMPDIR`` from there; `Executor` sets other variables (``env=``).
     idle
-        Seconds without a lease after which a node of `adapt` is given back.
+        Seconds without a lease after which a node that `adapt` got is given back.
     host
-        Name or address at which the nodes reach this host. Default: its name.
+        Name or address at which the nodes reach this host. Default: this host's name.
     directory
-        Directory for the folder of the manager, which the nodes see. Default: ``$HOTLEASE_CLUSTERS_DIR``, else
+        Directory for the manager's folder; the nodes must see it. Default: ``$HOTLEASE_CLUSTERS_DIR``, else
         ``~/.local/state/hotlease/clusters``.
 
     Raises
@@ -106,7 +106,7 @@ class Slurm:
         host: Optional[str] = None,
         directory: Union[str, os.PathLike[str], None] = None,
     ) -> None:
-        # Imported here: these take longer than all of this package, for programs that import its names only.
+        # Imported here: these imports take longer than the whole package, and some programs only import its names.
         import shutil
 
         from hotlease._own_manager import QUEUE, TENANT, OwnManager
@@ -168,20 +168,20 @@ class Slurm:
         return str(self._manager.client)
 
     def scale(self, n: int) -> None:
-        """Holds `n` nodes from now on, each by a job: jobs are submitted, or cancelled, within seconds. Does not wait.
+        """Keeps `n` nodes from now on, with one job for each: jobs are submitted, or cancelled, within seconds. Does not wait.
 
-        A job that reaches its walltime, or is preempted, is followed by another one. Of jobs that are too many, those that
-        have not begun are cancelled first; tasks on a node that is given up move to others, or raise `LeaseEnded`, as after
-        the loss of any node.
+        A job that reaches its walltime, or is preempted, is replaced by a new job. If there are too many jobs, jobs that
+        have not begun are cancelled first. Tasks on a node that is given back move to other nodes, or raise `LeaseEnded`,
+        as after the loss of any node.
         """
         n = _count("n", n, 0)
         self._scale(n, n)
 
     def adapt(self, minimum: int = 0, maximum: int = 1) -> None:
-        """Holds between `minimum` and `maximum` nodes from now on: jobs are submitted while executors wait for workers, and
+        """Keeps between `minimum` and `maximum` nodes from now on: jobs are submitted while executors wait for workers, and
         nodes beyond the minimum end when no executor has needed them for `idle` seconds. Does not wait.
 
-        Nodes that `scale` got before are kept until their walltime, if they are not more than `maximum`.
+        Nodes that an earlier `scale` got are kept until their walltime, if their number is not above `maximum`.
         """
         minimum, maximum = _count("minimum", minimum, 0), _count("maximum", maximum, 0)
         if minimum > maximum:
@@ -194,9 +194,9 @@ class Slurm:
         self._nodes_max = most
 
     def jobs(self) -> list[Job]:
-        """Returns the jobs, oldest first, with those that have ended, of which the last 20 are remembered.
+        """Returns the jobs, oldest first, with the last 20 jobs that have ended.
 
-        Slurm is asked every 5 s, so states are that old.
+        Slurm is asked every 5 s, so states may be 5 s old.
         """
         return [_job(row) for row in self._row()["jobs"]]
 
@@ -206,7 +206,7 @@ class Slurm:
         Raises
         ------
         JobRejected
-            If it would not, with the site's words.
+            If the site would not accept it; the message has the site's words.
         """
         self._check_open()
         try:
@@ -218,12 +218,12 @@ class Slurm:
         return "\n".join(("# " + " ".join(shown[0]["command"]), shown[0]["script"]))
 
     def logs(self) -> list[str]:
-        """Returns lines about what was submitted, cancelled and seen, oldest first."""
+        """Returns log lines about jobs (submissions, cancellations, changes that were seen), oldest first."""
         self._check_open()
         return [entry["line"] for entry in self._manager.alloc("log")]
 
     def close(self) -> None:
-        """Cancels all jobs, and ends the manager. Executors of the cluster lose their workers. Returns when that is done.
+        """Cancels all jobs, and ends the manager. Executors of the cluster lose their workers. Returns when the manager has ended.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Slurm:
         return row
 
     def _check(self) -> None:
-        """Raises if no job is on its way, and none is submitted soon, because the last one was rejected or failed."""
+        """Raises an error if the last job was rejected or failed, and no other job exists or is about to be submitted."""
         row = self._row()
         jobs = [_job(each) for each in row["jobs"]]
         if not row["why"] or not row["again_in_ms"] or any(job.ended is None for job in jobs):
@@ -255,7 +255,7 @@ class Slurm:
         raise JobEnded(f"no node of the cluster is left: {row['why']}{again}", False, number, state)
 
     def _used(self, asked: dict[str, Any], manager: Optional[str], workers: Union[int, str, None]) -> tuple[str, int]:
-        """Puts the identity into an executor's options; returns its manager and number of workers."""
+        """Puts the identity into an executor's options; returns the executor's manager and number of workers."""
         self._check_open()
         if manager is not None or isinstance(workers, str) or asked.get("identity") is not None:
             raise TypeError("a cluster has a manager and an identity of its own: give cluster, or manager and identity")
@@ -265,9 +265,9 @@ class Slurm:
         return self.manager, workers or max(1, self._nodes_max) * cores
 
     def _opened(self, attempt: Callable[[float], None], patience: Optional[float]) -> None:
-        """Calls `attempt`, each time with a patience, until an executor has its workers or no job can provide any.
+        """Calls `attempt` with a patience (seconds), until the executor has its workers or no job can provide workers.
 
-        Does not wait for longer than `patience` seconds in all.
+        All calls and pauses together take at most `patience` seconds.
         """
         end = math.inf if patience is None else time.monotonic() + patience
         while True:
@@ -298,7 +298,7 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 def _seconds(walltime: Union[str, float, timedelta]) -> int:
-    """Seconds of a time limit, in one of Slurm's forms or of this package's."""
+    """Returns the seconds of a time limit, which has one of Slurm's forms or of the forms of this package."""
     seconds: float = math.nan
     if isinstance(walltime, timedelta):
         seconds = walltime.total_seconds()

@@ -34,7 +34,7 @@ except ImportError as error:
 
 __all__ = ["get"]
 
-# Tasks sent ahead to each worker, so that none waits while results are handled here.
+# Number of tasks sent ahead to each worker, so that no worker waits while results are handled here.
 _AHEAD = 2
 
 
@@ -52,7 +52,7 @@ def get(
 ) -> Any:
     """Computes keys of a graph in leased workers. Called by Dask.
 
-    Results that other tasks need come back to the program and are sent again.
+    Results that other tasks need are returned to the program, and sent again.
 
     Parameters
     ----------
@@ -61,28 +61,29 @@ def get(
     keys
         A key, or lists of keys.
     num_workers
-        Limit of the tasks at once. Default: as many as the executor's workers can hold.
+        Largest number of tasks at the same time. Default: two for each worker of the executor.
     pool
-        Executor to use. Default: ``pool`` of ``dask.config``, else one of the program, kept from one call to the next.
+        Executor to use. Default: ``pool`` of ``dask.config``, else the program's default executor, which is kept from one
+        call to the next.
     optimize_graph
         Whether chains of tasks without branches are fused into one.
     chunksize
         Number of tasks that are sent together. Default: ``chunksize`` of ``dask.config``, else 1.
     initializer
         Called in each worker before the first task of the call, unless it was the last initializer there. With a
-        `pool`, it is that executor's own, and this one is ignored with a warning. Default: ``multiprocessing.initializer``
-        of ``dask.config``, else none.
+        `pool`, only the pool's own initializer is called, and this argument is ignored with a warning. Default:
+        ``multiprocessing.initializer`` of ``dask.config``, else none.
     func_loads, func_dumps
-        Used to pickle tasks and results, in place of hotlease's own way, which copies large arrays once. Default: those
-        of ``dask.config``, else none.
+        Functions that unpickle and pickle tasks and results. Without them, hotlease's own pickling is used, which copies
+        large arrays once. Default: the functions in ``dask.config``, else none.
     """
     graph = ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk)
     graph, dependencies = cull(graph, keys)  # type: ignore[no-untyped-call,unused-ignore]
     if optimize_graph:
-        # Without renaming: an alias would be an additional task.
+        # Keys are not renamed: an alias would be an additional task.
         graph, dependencies = fuse(graph, keys, dependencies, rename_keys=False)  # type: ignore[no-untyped-call,unused-ignore]
     if _kept.is_worker():
-        # A worker that waited for tasks would keep its slot from them.
+        # A worker that waited for tasks would occupy the slot that they need.
         return get_sync(graph, keys, **of_dask)  # type: ignore[no-untyped-call,unused-ignore]
     pool = pool or dask.config.get("pool", None)
     initializer = initializer or dask.config.get("multiprocessing.initializer", None)
@@ -118,7 +119,7 @@ def get(
 
 
 class _Tasks:
-    """Tasks of one call, so that tasks that have not started can be cancelled once the call has failed."""
+    """Tasks of one call, recorded so that tasks that have not started can be cancelled when the call fails."""
 
     def __init__(self, executor: Executor, prepared: Preparation) -> None:
         self._executor = executor
@@ -137,7 +138,7 @@ class _Tasks:
 
 
 def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> Any:
-    # Described as a worker describes the exceptions of other tasks: this runs in a worker.
+    # This runs in a worker, and describes the exception as the worker describes exceptions of other tasks.
     worker: Any = sys.modules["hotlease._slot"]
     return dumps((worker.describe(error), None))
 
