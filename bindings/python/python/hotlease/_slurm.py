@@ -223,7 +223,7 @@ class Slurm:
         return [entry["line"] for entry in self._manager.alloc("log")]
 
     def close(self) -> None:
-        """Cancels all jobs, and ends the manager. Executors of the cluster lose their workers. Returns when the manager has ended.
+        """Cancels all jobs, and ends the manager. Executors of the cluster lose their workers. Waits until the manager has ended.
 
         Raises
         ------

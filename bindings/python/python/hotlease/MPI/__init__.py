@@ -1,7 +1,7 @@
-"""Message passing between processes, under mpi4py's names: ``from hotlease import MPI`` in place of ``from mpi4py import MPI``.
+"""Message passing between processes, under mpi4py's names: ``from hotlease import MPI`` instead of ``from mpi4py import MPI``.
 
-``MPI.COMM_WORLD`` is joined at its first use, as the environment says: ``hotlease comm run -n 4 python program.py``
-sets it. Without these variables it has one rank. ``MPI.join`` joins any other communicator by name.
+``MPI.COMM_WORLD`` is joined at its first use, as environment variables say: ``hotlease comm run -n 4 python program.py``
+sets them. Without these variables it has one rank. ``MPI.join`` joins any other communicator by name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _ELSEWHERE = {
     "Publish_name": "MPI.join under a name",
     "Lookup_name": "MPI.join under a name",
 }
-# The same for names that begin so.
+# Beginnings of further names that hotlease lacks, and what to use instead.
 _FAMILIES = {
     ("COMBINER_", "TYPECLASS_"): "Datatype.Create_subarray, Create_struct, Create_hindexed",
     ("COMM_TYPE_",): "COMM_TYPE_SHARED, or Comm.Split by any colour",
@@ -110,24 +110,24 @@ def join(
         Meeting point of members, as ``"host:port"``: the address of ``hotlease comm rendezvous``. Default:
         ``HOTLEASE_COMM_RENDEZVOUS``.
     rank
-        Rank of this member. Default: any free one.
+        Rank of this member. Default: any free rank.
     secret
         Secret that all members and the rendezvous share, 16 bytes or more. Default: ``HOTLEASE_COMM_SECRET``, or the
         content of the file that ``HOTLEASE_COMM_SECRET_FILE`` names.
     timeout
         Seconds to wait for all members. Default: 30.
     newcomer
-        Joins an existing communicator, whose members call ``Comm.Grow``; ``size`` is the size that it grows to.
+        Whether to join an existing communicator, whose members call ``Comm.Grow``; ``size`` is its size after that.
     link
         Link between members, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``,
-        ``"s3://bucket"``, ``"dynamodb://table"``, or ``"auto:"`` and several of these, from which the model of
-        ``hotlease comm plan`` chooses one (``"auto"``: from those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` names it).
-        Default: ``HOTLEASE_COMM_LINK``, or else direct.
+        ``"s3://bucket"`` or ``"dynamodb://table"``. With ``"auto:"`` and several of these links, the model of
+        ``hotlease comm plan`` chooses a link; with ``"auto"``, it chooses from ``HOTLEASE_COMM_LINKS``. ``Comm.link``
+        names the chosen link. Default: ``HOTLEASE_COMM_LINK``, else direct.
 
     Raises
     ------
     MPI.Exception
-        If not all members have joined in time, with the missing ones in the message; if the name is taken by a group of
+        If not all members have joined in time (the message names the missing members); if the name is taken by a group of
         another size; if the secret differs; if the rendezvous does not answer; if there is no such link, or its store
         cannot be used.
     """
@@ -155,7 +155,7 @@ def Init_thread(required: int = THREAD_MULTIPLE) -> int:
 
 
 def Finalize() -> None:
-    """Finishes all communicators: waits until others have read what was sent. The end of a program does so, too."""
+    """Finishes all communicators: waits until other members have read what was sent. Also done at the end of a program."""
     global _is_finalized
     _is_finalized = True
     _native.end_all(False)
@@ -182,12 +182,12 @@ def Is_thread_main() -> bool:
 
 
 def Alloc_mem(size: int, info: object = None) -> memory:
-    """Returns memory of so many bytes."""
+    """Returns memory of ``size`` bytes."""
     return memory.allocate(size)
 
 
 def Free_mem(mem: memory) -> None:
-    """Gives memory of ``Alloc_mem`` up."""
+    """Releases memory of ``Alloc_mem``."""
     mem.release()
 
 
@@ -197,12 +197,12 @@ def Get_address(location: Any) -> int:
 
 
 def Aint_add(base: int, disp: int) -> int:
-    """Returns an address so many bytes behind another one."""
+    """Returns the address ``disp`` bytes behind ``base``."""
     return base + disp
 
 
 def Aint_diff(addr1: int, addr2: int) -> int:
-    """Returns the bytes from the second address to the first."""
+    """Returns the number of bytes from the second address to the first."""
     return addr1 - addr2
 
 
@@ -262,8 +262,8 @@ def Get_error_class(errorcode: int) -> int:
 
 
 def _at_exit() -> None:
-    # A program that ends with a traceback leaves others waiting: they are told at once. At a prompt, an old traceback
-    # means nothing.
+    # If a program ends with a traceback, other members wait for it, so they are told at once. In an interactive
+    # interpreter, an old traceback does not mean that the program has failed.
     has_failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
     _native.end_all(has_failed)
 

@@ -13,7 +13,7 @@ _UFUNCS = {SUM: "add", PROD: "multiply", MAX: "maximum", MIN: "minimum", BAND: "
 
 
 def accumulated(origin: Any, op: Op, left: Any, right: Any) -> Any:
-    """Reduces the bytes of two runs of elements, which are of the type of a buffer argument."""
+    """Reduces the bytes of two runs of elements, whose type is that of the buffer argument ``origin``."""
     import numpy
 
     if op not in _UFUNCS:
@@ -24,7 +24,7 @@ def accumulated(origin: Any, op: Op, left: Any, right: Any) -> Any:
 
 
 def _dtype(origin: Any) -> Any:
-    """Numpy's type of the elements of a buffer argument."""
+    """Returns numpy's type of the elements of a buffer argument."""
     import numpy
 
     array, kind = (origin[0], origin[-1]) if isinstance(origin, (list, tuple)) else (origin, None)

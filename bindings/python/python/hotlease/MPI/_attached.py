@@ -1,7 +1,8 @@
 """Memory that ranks attach to a window after it was made (``MPI.Win.Create_dynamic``).
 
-Other ranks access a public copy of each region (see `_window_copies`), an anonymous file of its owner that they map when they
-first need it. A table of the owner, in memory that all ranks map, says which regions there are; callers lock it.
+Other ranks access a public copy of each region (see `_window_copies`). The copy is an anonymous file of the region's owner;
+another rank maps it at the first access. Each owner has a table of its regions in memory that all ranks map; callers lock the
+table.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._native import memory
 from hotlease.MPI._window_copies import ProgramMemory
 
-# Number of changes of a table, and of its regions.
+# Number of changes of a table, and number of its regions.
 _HEAD = struct.Struct("<2Q")
 _REGION = struct.Struct("<5Q")
-# Regions that a rank may attach at a time.
+# Number of regions that a rank may attach at a time.
 REGIONS_MAX = 1024
 TABLE_BYTES = _HEAD.size + REGIONS_MAX * _REGION.size
 
 
 class Region(NamedTuple):
-    """Attached memory of a rank, as its table has it."""
+    """Attached memory of a rank, as the rank's table describes it."""
 
     address: int
     size: int
-    # Descriptor of the public copy in the owner's process. The inode shows if the descriptor is another file's by now.
+    # Descriptor of the public copy in the owner's process. The inode shows whether the descriptor still is of this file.
     descriptor: int
     inode: int
     # Number that no other region of this rank has had.
@@ -45,7 +46,7 @@ class _Table(NamedTuple):
 
 
 class Attachments:
-    """Regions of all ranks of a window, as one rank knows them."""
+    """Regions of all ranks of a window, in one rank's process."""
 
     def __init__(self, tables: list[memory], processes: list[int], rank: int) -> None:
         self._tables, self._processes, self._rank = tables, processes, rank
@@ -56,11 +57,11 @@ class Attachments:
         self._copies: dict[tuple[int, int], memoryview] = {}
 
     def own(self) -> Iterator[ProgramMemory]:
-        """Yields the memory of this rank that is attached."""
+        """Yields the attached memory of this rank."""
         return (given for _, given in self._own.values())
 
     def attach(self, given: ProgramMemory) -> None:
-        """Adds memory of this rank, with a public copy of it."""
+        """Adds memory of this rank, and makes a public copy of it."""
         address, size = given.own.address, len(given.own)
         if size == 0:
             return
@@ -87,7 +88,7 @@ class Attachments:
         self._write(changes + 1)
 
     def attached(self, given: Any) -> Optional[ProgramMemory]:
-        """Returns the memory that was attached and begins where this does; None for memory without bytes."""
+        """Returns the attached memory that begins at the address of ``given``; None if ``given`` has no bytes."""
         room = memory.frombuffer(given, readonly=True)
         if len(room) == 0:
             return None
@@ -110,7 +111,7 @@ class Attachments:
         _HEAD.pack_into(table, 0, changes, len(self._own))
 
     def find(self, rank: int, address: int, size: int) -> memoryview:
-        """Returns the public copy of so many bytes at an address of a rank."""
+        """Returns the public copy of ``size`` bytes at an address of a rank."""
         if size == 0:
             return memoryview(bytearray())
         table = self._regions(rank)
@@ -122,7 +123,7 @@ class Attachments:
         return self._copy(rank, region)[begin : begin + size]
 
     def _regions(self, rank: int) -> _Table:
-        """Regions of a rank, read anew if its table has changed."""
+        """Returns the regions of a rank, read anew if the rank's table has changed."""
         table = memoryview(self._tables[rank])
         changes, count = _HEAD.unpack_from(table)
         if changes != self._known[rank].changes:
@@ -154,7 +155,7 @@ class Attachments:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Gives the public copies of this rank's memory up."""
+        """Releases the public copies of this rank's memory."""
         for region, _ in self._own.values():
             os.close(region.descriptor)
         self._own.clear()

@@ -34,12 +34,12 @@ _ELSEWHERE = {
 }
 
 
-# Tag of communicators that `Idup` makes: a program's tags are lower.
+# Tag with which `Idup` makes communicators: a program's tags are lower.
 DUPLICATE = 1 << 31
 
 
 class Message:
-    """A message that was matched by ``Mprobe``; only its holder can receive it."""
+    """A message that ``Mprobe`` has matched; it is received only through this object."""
 
     def __init__(self, data: Optional[Bytes], status: Status) -> None:
         self._data, self._status = data, status
@@ -71,12 +71,12 @@ MESSAGE_NO_PROC._status.source = PROC_NULL
 
 
 class Comm(TopologyCalls, PersistentCalls, Collectives):
-    """A group of processes that send each other messages: each knows the others by their ranks, from 0.
+    """A group of processes that send each other messages. They are addressed by their ranks, from 0.
 
     Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count,
     type]``, ``[array, counts, displacements, type]``. Lower-case calls send any object, pickled. Any thread may make
-    any call; while it waits, other threads run, and Ctrl-C ends the wait. If a member fails, calls that involve it
-    raise ``MPI.Exception`` within two seconds.
+    any call; while a call waits, other threads run, and Ctrl-C ends the wait. If a member fails, calls that involve the
+    member raise ``MPI.Exception`` within two seconds.
     """
 
     __slots__ = ("_attributes", "_errhandler", "_info", "_name")
@@ -115,8 +115,8 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         self.Ibsend(buf, dest, tag).Free()
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Sends an object; returns when it is on its way. A large object is on its way only when its receiver asks for
-        it."""
+        """Sends an object; returns when the object is on its way. A large object is sent only when its receiver asks for
+        it, and the call waits until then."""
         self.Send(_objects.pickle.dumps(obj), dest, tag)
 
     rsend = send
@@ -138,7 +138,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         self.isend(obj, dest, tag).Free()
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Starts to send an object, which may be changed at once."""
+        """Starts to send an object; the program may change the object at once."""
         return self.Isend(_objects.pickle.dumps(obj), dest, tag)
 
     ibsend = irsend = isend
@@ -164,8 +164,8 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         recvtag: int = ANY_TAG,
         status: Optional[Status] = None,
     ) -> Any:
-        """Sends an object and receives one at once: two members can do so with each other, and all members in a
-        ring."""
+        """Sends an object and receives an object at the same time: two members can call it with each other, and all
+        members in a ring."""
         request = self.irecv(None, source, recvtag)
         try:
             self.send(sendobj, dest, sendtag)
@@ -175,7 +175,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return request.wait(status)
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Message:
-        """Waits for a message and takes it, so that no other thread gets it."""
+        """Waits for a message and matches it, so that no other thread gets the message."""
         known = Status()
         data = self._recv(source, tag, known)
         if status is not None:
@@ -183,7 +183,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return MESSAGE_NO_PROC if data is None else Message(data, known)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
-        """Takes a message as ``Mprobe`` does, if there is one."""
+        """Matches a message as ``Mprobe`` does, if a message has arrived; else returns None."""
         if source == PROC_NULL:
             return self.Mprobe(source, tag, status)
         known = Status()
@@ -205,11 +205,11 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return _objects.bcast(self, obj, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> Optional[list[Any]]:
-        """Returns the objects of all ranks, at the root; None at others."""
+        """Returns the objects of all ranks at the root; None at other ranks."""
         return _objects.gather(self, sendobj, root)
 
     def scatter(self, sendobj: Optional[Sequence[Any]], root: int = 0) -> Any:
-        """Returns one of the root's objects to each rank."""
+        """Returns object ``i`` of the root at rank ``i``."""
         return _objects.scatter(self, sendobj, root)
 
     def allgather(self, sendobj: Any) -> list[Any]:
@@ -221,12 +221,12 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return _objects.alltoall(self, sendobj)
 
     def reduce(self, sendobj: Any, op: Operator = _SUM, root: int = 0) -> Any:
-        """Reduces all objects with ``op`` in rank order, at the root, which computes it; None at others."""
+        """Reduces all objects with ``op`` in rank order. The root computes and returns the result; None at other ranks."""
         objects = _objects.gather(self, sendobj, root)
         return None if objects is None else functools.reduce(op, objects)
 
     def allreduce(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """Reduces all objects with ``op`` in rank order. Each rank computes it: for arrays, ``Allreduce`` is faster."""
+        """Reduces all objects with ``op`` in rank order. Each rank computes the result: for arrays, ``Allreduce`` is faster."""
         return functools.reduce(op, _objects.allgather(self, sendobj))
 
     def scan(self, sendobj: Any, op: Operator = _SUM) -> Any:
@@ -241,28 +241,28 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
     # Communicators
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
-        """Makes a communicator of the members with the same colour, ordered by key; ``COMM_NULL`` for
-        ``MPI.UNDEFINED``."""
+        """Makes a communicator of the members with the same colour, ordered by key; returns ``COMM_NULL`` if the colour
+        is ``MPI.UNDEFINED``."""
         if color != UNDEFINED and color < 0:
             raise ValueError(f"a colour of {color}; it is 0 or more, or MPI.UNDEFINED")
         handle = self._split(None if color == UNDEFINED else color, key)
         return COMM_NULL if handle is None else Intracomm(handle)
 
     def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Comm:
-        """Makes a communicator of this node's members (``COMM_TYPE_SHARED``); ``UNDEFINED``: returns ``COMM_NULL``."""
+        """Makes a communicator of this node's members (``COMM_TYPE_SHARED``); returns ``COMM_NULL`` for ``UNDEFINED``."""
         if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
             raise ValueError(f"a split type of {split_type}; it is MPI.COMM_TYPE_SHARED or MPI.UNDEFINED; by any colour: Split")
         machines = self.allgather(_machine())
         return self.Split(UNDEFINED if split_type == UNDEFINED else machines.index(machines[self.rank]), key)
 
     def Dup(self, info: object = None) -> Intracomm:
-        """Makes a communicator of the same members; it does not receive messages that were sent in this one."""
+        """Makes a communicator of the same members; it does not receive messages of this communicator."""
         return self._duplicate(self._dup())
 
     Clone = Dup_with_info = Dup
 
     def Idup(self, info: object = None) -> tuple[Intracomm, Request]:
-        """Makes a communicator as ``Dup`` does, without waiting for the other members; its request has ended."""
+        """Makes a communicator as ``Dup`` does, without waiting for the other members; the request has already ended."""
         return self._duplicate(self._create(list(range(self.size)), DUPLICATE)), self.Isend(b"", PROC_NULL)
 
     Idup_with_info = Idup
@@ -273,7 +273,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return made
 
     def _copy(self, other: Comm) -> None:
-        """Takes over what a duplicate has from its original."""
+        """Copies the original's error handler, hints and attributes to a duplicate."""
         self._errhandler, self._info = other.Get_errhandler(), other.Get_info()
         self._attributes = _handles.copied(other, other._known_attributes())
 
@@ -287,14 +287,14 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return self.Get_group()
 
     def Create(self, group: Group) -> Comm:
-        """Makes a communicator of a group's members. All members of this communicator call it. A member that is not in
-        the group that it gives gets ``COMM_NULL``."""
+        """Makes a communicator of a group's members. All members of this communicator call it. A member gets
+        ``COMM_NULL`` if the group that it passes does not contain it."""
         rank = group.Get_rank()
         first = group.Translate_ranks([0], self.Get_group())[0] if rank != UNDEFINED else 0
         return self.Split(UNDEFINED if rank == UNDEFINED else first, rank)
 
     def Create_group(self, group: Group, tag: int = 0) -> Comm:
-        """Makes a communicator of a group's members, who alone call it; ``COMM_NULL`` for others."""
+        """Makes a communicator of a group's members, and only they call it; returns ``COMM_NULL`` to other processes."""
         if group.Get_rank() == UNDEFINED:
             return COMM_NULL
         ranks = group.Translate_ranks(None, self.Get_group())
@@ -303,13 +303,13 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return Intracomm(self._create(ranks, tag))
 
     def Shrink(self) -> Comm:
-        """Makes a communicator of the remaining members, over new connections. All of them call it, also those without
-        an error."""
+        """Makes a communicator of the remaining members, over new connections. All remaining members call it, also
+        members that got no error."""
         return Intracomm(self._shrink())
 
     def Grow(self, joining: int) -> Comm:
-        """Makes a communicator of these members, who keep their ranks, and ``joining`` new ones. All members call it;
-        new ones call ``MPI.join`` under the same name, with ``newcomer=True`` and the size that it grows to.
+        """Makes a communicator of the present members, which keep their ranks, and ``joining`` new members. All present
+        members call it. New members call ``MPI.join`` with the same name, ``newcomer=True`` and the new size.
         """
         return Intracomm(self._grow(joining))
 
@@ -318,8 +318,8 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return int(functools.reduce(lambda x, y: x & y, self.allgather(flag)))
 
     def Free(self) -> None:
-        """Finishes: this object is ``COMM_NULL`` then. The last communicator on its connections waits until others have
-        read what was sent."""
+        """Finishes the communicator: this object becomes ``COMM_NULL``. If no other communicator uses its connections,
+        waits until other members have read what was sent."""
         for keyval in list(self._known_attributes()):
             self.Delete_attr(keyval)
         self._handle.end(False)
@@ -327,19 +327,19 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
     Disconnect = free = Free
 
     def Abort(self, errorcode: int = 1) -> NoReturn:
-        """Ends this process at once; the other members are told that it gave up."""
+        """Ends this process at once; the other members are told that this member gave up."""
         self._handle.end(True)
         os._exit(errorcode & 0xFF)
 
     @classmethod
     def Get_parent(cls) -> Comm:
-        """Returns ``COMM_NULL``: no process was spawned by others."""
+        """Returns ``COMM_NULL``: no process was spawned by another process."""
         return COMM_NULL
 
     # Queries
 
     def Get_name(self) -> str:
-        """Returns the name by which it was joined, or which was set since."""
+        """Returns the name that was set last, or else the name by which the communicator was joined."""
         try:
             return str(self._name)
         except AttributeError:
@@ -351,7 +351,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
 
     @property
     def name(self) -> str:
-        """The name by which it was joined, or which was set since."""
+        """The name that was set last, or else the name by which the communicator was joined."""
         return self.Get_name()
 
     @name.setter
@@ -360,7 +360,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
 
     def Compare(self, comm: Comm) -> int:
         """Returns ``IDENT`` for the same communicator, ``CONGRUENT`` for the same members in the same order, ``SIMILAR``
-        for another order, else ``UNEQUAL``."""
+        for the same members in another order, else ``UNEQUAL``."""
         if self == comm:
             return IDENT
         how = self.Get_group().Compare(comm.Get_group())
@@ -388,13 +388,13 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
-        """Returns a key for attributes. A duplicate gets the attribute if ``copy_fn`` is true, or what it returns for
-        the communicator, the key and the attribute; ``delete_fn`` is called when an attribute goes."""
+        """Returns a key for attributes. A duplicate gets the attribute if ``copy_fn`` is true, or the result of ``copy_fn`` for
+        communicator, key and attribute if it is a function. ``delete_fn`` is called when an attribute is removed."""
         return _handles.create_keyval(copy_fn, delete_fn)
 
     @classmethod
     def Free_keyval(cls, keyval: int) -> int:
-        """Gives a key up."""
+        """Releases a key."""
         return _handles.free_keyval(keyval)
 
     def Set_attr(self, keyval: int, attrval: Any) -> None:
@@ -414,11 +414,11 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         _handles.deleted(self, keyval, self._known_attributes().pop(keyval, None))
 
     def Get_errhandler(self) -> _handles.Errhandler:
-        """Returns what was set."""
+        """Returns the handler that was set, by default ``ERRORS_RETURN``."""
         return getattr(self, "_errhandler", _handles.ERRORS_RETURN)
 
     def Set_errhandler(self, errhandler: _handles.Errhandler) -> None:
-        """Notes what a program wants of errors. Errors are always raised as ``MPI.Exception``."""
+        """Records a handler. Errors are always raised as ``MPI.Exception``."""
         self._errhandler = errhandler
 
     def Get_info(self) -> _handles.Info:
@@ -426,7 +426,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return _handles.Info(getattr(self, "_info", None))
 
     def Set_info(self, info: _handles.Info) -> None:
-        """Notes hints."""
+        """Records hints."""
         self._info = _handles.Info(info)
 
     @property
@@ -440,7 +440,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
 
 
 class Intracomm(Comm):
-    """A communicator within one group: there are no others."""
+    """A communicator within one group. hotlease has no communicators between groups."""
 
     __slots__ = ()
 

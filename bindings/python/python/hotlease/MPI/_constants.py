@@ -107,7 +107,7 @@ UINT64_T = Datatype("MPI_UINT64_T", "L")
 AINT = Datatype("MPI_AINT", "l")
 OFFSET = Datatype("MPI_OFFSET", "l")
 COUNT = Datatype("MPI_COUNT", "l")
-# A value and its index, for MINLOC and MAXLOC: in the layout of C.
+# Pairs of a value and its index, for MINLOC and MAXLOC, in the layout of C.
 TWOINT = Datatype("MPI_2INT", "ii")
 LONG_INT = Datatype("MPI_LONG_INT", "li")
 FLOAT_INT = Datatype("MPI_FLOAT_INT", "fi")

@@ -86,16 +86,16 @@ class Missing(AttributeError):
 
 
 class Exception(Error, RuntimeError):
-    """An operation of a communicator failed. The message says what, at which rank, why, and what to do next.
+    """An operation of a communicator failed. The message says what failed, at which rank, why, and what to do next.
 
     Attributes
     ----------
     kind
         Kind of the error, by its name in ``docs/errors.md``: ``"MemberLost"``, ``"Truncated"``, ...
     rank
-        Rank of the member that failed or ended; ``None``: no member did.
+        Rank of the member that failed or ended; ``None`` if no member failed or ended.
     cause
-        Why that member failed, in words; ``None``: it did not fail.
+        Why the member failed, in words; ``None`` if no member failed.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Files that all ranks of a communicator open together (``MPI.File``), over those of the operating system: a rank sees only
-its part, as a datatype says (``Set_view``). Ranks of several hosts need a file system that they share."""
+"""Files that all ranks of a communicator open together (``MPI.File``), on files of the operating system. A rank sees only its
+part of the file, which a datatype describes (``Set_view``). Ranks on several hosts need a shared file system."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _KINDS = {FileNotFoundError: "NoSuchFile", FileExistsError: "FileExists", Permis
 
 
 class View(NamedTuple):
-    """Part of a file that a rank sees: from a byte on, the data of one ``filetype`` after the other, in ``etype``."""
+    """Part of a file that a rank sees: from byte ``start`` on, ``filetype`` after ``filetype``, in elements of ``etype``."""
 
     start: int
     etype: Datatype
     filetype: Datatype
-    # Offset and length of the runs of bytes of one filetype.
+    # Offset and length of each run of bytes in one filetype.
     runs: list[tuple[int, int]]
 
     def spans(self, at: int, length: int) -> Iterator[tuple[int, int]]:
-        """Places in the file, and lengths, of so many bytes of data, from a byte of data on."""
+        """Yields places in the file, and lengths, of ``length`` bytes of the view's data, from its byte ``at`` on."""
         size, extent = self.filetype.size, self.filetype.extent
         if self.runs == [(0, size)] and extent == size:
             yield self.start + at, length
@@ -53,7 +53,7 @@ class View(NamedTuple):
             tile += 1
 
     def end_of_data(self, file_bytes: int) -> int:
-        """Bytes of data in a file of this length."""
+        """Returns the number of bytes of the view's data in a file of a given length."""
         size, extent = self.filetype.size, self.filetype.extent
         beyond = max(file_bytes - self.start, 0)
         if extent <= 0:
@@ -78,18 +78,18 @@ def _raise(name: str, what: str, error: OSError) -> NoReturn:
 class File:
     """A file that all ranks of a communicator have opened; ``File.Open`` opens it.
 
-    Offsets count elements of the view's ``etype``: bytes, until ``Set_view`` changes that. Calls whose names end in
-    ``_all`` or ``_ordered`` are made by all ranks, as are ``Open``, ``Close``, ``Set_size``, ``Set_view``, ``Sync``.
+    Offsets count elements of the view's ``etype``, which are bytes until ``Set_view`` sets another type. All ranks make the
+    calls whose names end in ``_all`` or ``_ordered``, and ``Open``, ``Close``, ``Set_size``, ``Set_view``, ``Sync``.
     Non-blocking calls complete their operation before they return. With ``MODE_SEQUENTIAL``, only ``_shared`` and
-    ``_ordered`` calls read and write, and nothing seeks.
+    ``_ordered`` calls read and write, and no call seeks.
     """
 
     def __init__(self, file: Optional[File] = None) -> None:
-        """Makes another name of a file; without one, ``FILE_NULL``."""
+        """Makes another reference to a file; without ``file``, makes ``FILE_NULL``."""
         self.__dict__ = file.__dict__ if file is not None else {"_descriptor": None}
 
     _comm: Intracomm
-    # None: it is FILE_NULL.
+    # None: the object is FILE_NULL.
     _descriptor: Optional[int]
     _name: Any
     _amode: int
@@ -103,7 +103,7 @@ class File:
 
     @classmethod
     def Open(cls, comm: Intracomm, filename: Any, amode: int = MODE_RDONLY, info: Any = None) -> File:
-        """Opens a file at all ranks; all raise if it cannot be opened at one of them."""
+        """Opens a file at all ranks; if one rank cannot open it, all ranks raise an error."""
         access = amode & (MODE_RDONLY | MODE_WRONLY | MODE_RDWR)
         if access not in _ACCESS or access == MODE_RDONLY and amode & (MODE_CREATE | MODE_EXCL):
             raise Failure(f"an access mode of {amode}: one of MODE_RDONLY, MODE_WRONLY, MODE_RDWR; CREATE and EXCL to write", "Amode")
@@ -114,7 +114,7 @@ class File:
         file._comm = comm.Idup()[0]
         file._info = _handles.Info(info or None)
         create = (os.O_CREAT if amode & MODE_CREATE else 0) | (os.O_EXCL if amode & MODE_EXCL else 0)
-        # One rank makes the file, so that it is new for one only; then the others open it.
+        # One rank makes the file, so that the file is new for one rank only; then the other ranks open it.
         failed = file._opened(_ACCESS[access] | create) if file._comm.rank == 0 else None
         is_first = file._comm.rank == 0
         offer: Optional[Offer] = None
@@ -158,14 +158,14 @@ class File:
         return self._descriptor
 
     def _check_places(self) -> None:
-        """Fails for files of which no call may choose or tell the position."""
+        """Raises an error for a file without positions, which calls can neither choose nor return."""
         self._open  # noqa: B018
         if self._amode & MODE_SEQUENTIAL:
             text = f"{self._name} is open with MODE_SEQUENTIAL, without positions: Read_shared, Write_shared, and _ordered calls"
             raise Failure(text, "UnsupportedOperation")
 
     def Close(self) -> None:
-        """Closes the file at all ranks: this object is ``FILE_NULL`` then."""
+        """Closes the file at all ranks: this object becomes ``FILE_NULL``."""
         os.close(self._open)
         self._descriptor = None
         self._shared.close()
@@ -176,7 +176,7 @@ class File:
                 if self._amode & MODE_DELETE_ON_CLOSE:
                     self.Delete(self._name)
         finally:
-            # A deleted file is gone for all ranks once their calls have returned.
+            # No rank's call returns before the file is deleted.
             self._comm.Barrier()
             self._comm.Free()
 
@@ -254,7 +254,7 @@ class File:
         return self._info.Dup()
 
     def Set_info(self, info: _handles.Info) -> None:
-        """Notes hints."""
+        """Records hints."""
         self._info = _handles.Info(info)
 
     def Get_atomicity(self) -> bool:
@@ -262,16 +262,16 @@ class File:
         return self._is_atomic
 
     def Set_atomicity(self, flag: bool) -> None:
-        """Sets whether an access of one rank comes before or after any of another rank, as a whole."""
+        """Sets whether accesses are atomic: an access is done as a whole before or after any access of another rank."""
         self._is_atomic = bool(flag)
         self._comm.Barrier()
 
     def Get_errhandler(self) -> _handles.Errhandler:
-        """Returns what was set."""
+        """Returns the handler that was set, by default ``ERRORS_RETURN``."""
         return getattr(self, "_errhandler", None) or _handles.ERRORS_RETURN
 
     def Set_errhandler(self, errhandler: _handles.Errhandler) -> None:
-        """Notes what a program wants of errors, which are always raised."""
+        """Records a handler. Errors are always raised."""
         self.__dict__["_errhandler"] = errhandler
 
     amode = property(Get_amode)
@@ -290,8 +290,8 @@ class File:
         datarep: str = "native",
         info: Any = None,
     ) -> None:
-        """Sets the part of the file that this rank sees, and goes to its beginning; at all ranks. With ``MODE_SEQUENTIAL``,
-        and only then, it begins at ``DISPLACEMENT_CURRENT``: where ranks read and write next."""
+        """Sets the part of the file that this rank sees, and moves all positions to its beginning. All ranks call it. With
+        ``MODE_SEQUENTIAL``, and only then, ``disp`` is ``DISPLACEMENT_CURRENT``: the place where ranks read and write next."""
         if datarep not in ("native", "internal"):
             raise Failure(f"a data representation of {datarep!r}: native or internal", "Arguments")
         self._open  # noqa: B018
@@ -312,7 +312,7 @@ class File:
         return datatype.extent
 
     def Get_byte_offset(self, offset: int) -> int:
-        """Returns the place in the file of an offset in the view."""
+        """Returns the byte of the file at an offset in the view."""
         self._check_places()
         return self._place_of(offset)
 
@@ -325,23 +325,23 @@ class File:
         return self._position
 
     def Seek(self, offset: int, whence: int = SEEK_SET) -> None:
-        """Goes to a position in the view."""
+        """Sets this rank's position in the view."""
         self._check_places()
         self._position = self._target(offset, whence, self._position)
 
     def Get_position_shared(self) -> int:
-        """Returns the position in the view that all ranks share, of ``_shared`` and ``_ordered`` calls."""
+        """Returns the position in the view that all ranks share; ``_shared`` and ``_ordered`` calls use it."""
         self._check_places()
         return self._moved_shared(lambda position: position)
 
     def Seek_shared(self, offset: int, whence: int = SEEK_SET) -> None:
-        """Sets the position that all ranks share; at all ranks."""
+        """Sets the position that all ranks share. All ranks call it."""
         self._check_places()
         self._comm.Barrier()
         self._place_shared(self._target(offset, whence, self.Get_position_shared()))
 
     def _place_shared(self, position: int) -> None:
-        # Rank 0 moves it after all ranks have used the last position, and before any rank uses the next one.
+        # Rank 0 moves the position after all ranks have used the old position, and before any rank uses the new one.
         self._comm.Barrier()
         if self._comm.rank == 0:
             self._moved_shared(lambda _: position)
@@ -364,7 +364,7 @@ class File:
     # Data
 
     def _transfer(self, buf: Any, offset: int, is_read: bool, status: Optional[Status]) -> int:
-        """Reads or writes from an offset of the view on; returns the number of bytes."""
+        """Reads or writes from an offset of the view on; returns the number of bytes that were read or written."""
         if offset < 0:
             raise Failure(f"an offset of {offset} in {self._name}", "Arguments")
         descriptor = self._open
@@ -419,7 +419,7 @@ class File:
         return done
 
     def _ordered(self, buf: Any, is_read: bool, status: Optional[Status]) -> int:
-        # Each rank's part is as long as its buffer, and comes after the parts of the ranks before it.
+        # Each rank's part is as long as the rank's buffer, and follows the parts of lower ranks.
         own = -(-len(memoryview(BufferBytes(buf, is_read))) // self._view.etype.size)
         parts = self._comm.allgather(own)
         begin = self._moved_shared(lambda position: position + sum(parts)) if self._comm.rank == 0 else None
@@ -432,7 +432,7 @@ class File:
         return self._transfer(buf, self._moved_shared(lambda position: position + own), is_read, status)
 
     def Read_at(self, offset: int, buf: Any, status: Optional[Status] = None) -> None:
-        """Reads from an offset on: as much as the buffer takes, or there is."""
+        """Reads from an offset on, until the buffer is full or the file ends."""
         self._at(offset, buf, True, status)
 
     def Write_at(self, offset: int, buf: Any, status: Optional[Status] = None) -> None:
@@ -440,51 +440,51 @@ class File:
         self._at(offset, buf, False, status)
 
     def Read(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Reads from this rank's position on, and moves it."""
+        """Reads from this rank's position on, and moves the position."""
         self._at_position(buf, True, status)
 
     def Write(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Writes from this rank's position on, and moves it."""
+        """Writes from this rank's position on, and moves the position."""
         self._at_position(buf, False, status)
 
     def Read_shared(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Reads from the position that all ranks share, and moves it: each part of the file comes to one rank."""
+        """Reads from the position that all ranks share, and moves this position: each part of the file is read by one rank."""
         self._at_shared(buf, True, status)
 
     def Write_shared(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Writes to the position that all ranks share, and moves it: ranks write one behind the other, in any order."""
+        """Writes at the position that all ranks share, and moves this position: ranks write one after another, in any order."""
         self._at_shared(buf, False, status)
 
     def Iread_shared(self, buf: Any) -> Request:
-        """Reads as ``Read_shared`` does; the request has ended."""
+        """Reads as ``Read_shared`` does; the returned request has ended."""
         return Request._ended(self._at_shared(buf, True, None))
 
     def Iwrite_shared(self, buf: Any) -> Request:
-        """Writes as ``Write_shared`` does; the request has ended."""
+        """Writes as ``Write_shared`` does; the returned request has ended."""
         return Request._ended(self._at_shared(buf, False, None))
 
     def Read_ordered(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Reads one rank after the other, in their order, from the shared position on; at all ranks."""
+        """Reads from the shared position on: a part for each rank, in the order of ranks. All ranks call it."""
         self._ordered(buf, True, status)
 
     def Write_ordered(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Writes one rank after the other, in their order, from the shared position on; at all ranks."""
+        """Writes from the shared position on: the part of each rank, in the order of ranks. All ranks call it."""
         self._ordered(buf, False, status)
 
     def Iread_at(self, offset: int, buf: Any) -> Request:
-        """Reads from an offset on; the request has ended."""
+        """Reads from an offset on; the returned request has ended."""
         return Request._ended(self._at(offset, buf, True, None))
 
     def Iwrite_at(self, offset: int, buf: Any) -> Request:
-        """Writes from an offset on; the request has ended."""
+        """Writes from an offset on; the returned request has ended."""
         return Request._ended(self._at(offset, buf, False, None))
 
     def Iread(self, buf: Any) -> Request:
-        """Reads from this rank's position on, and moves it; the request has ended."""
+        """Reads from this rank's position on, and moves the position; the returned request has ended."""
         return Request._ended(self._at_position(buf, True, None))
 
     def Iwrite(self, buf: Any) -> Request:
-        """Writes from this rank's position on, and moves it; the request has ended."""
+        """Writes from this rank's position on, and moves the position; the returned request has ended."""
         return Request._ended(self._at_position(buf, False, None))
 
     Read_at_all, Write_at_all, Read_all, Write_all = Read_at, Write_at, Read, Write

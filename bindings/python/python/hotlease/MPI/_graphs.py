@@ -16,7 +16,7 @@ def _argument_error(text: str) -> Failure:
 
 
 class Adjacency(NamedTuple):
-    """Neighbours of all ranks: of rank ``r`` those in ``edges`` from ``ends[r - 1]`` to ``ends[r]``."""
+    """Neighbours of all ranks: the neighbours of rank ``r`` are ``edges[ends[r - 1]:ends[r]]``."""
 
     ends: list[int]
     edges: list[int]
@@ -34,18 +34,18 @@ class Adjacency(NamedTuple):
         return cls(ends, nodes)
 
     def of_rank(self, rank: int) -> list[int]:
-        """Neighbours of a rank."""
+        """Returns the neighbours of a rank."""
         if not 0 <= rank < len(self.ends):
             raise Failure(f"there is no rank {rank} in a graph of {len(self.ends)}", "NoSuchRank")
         return self.edges[self.ends[rank - 1] if rank else 0 : self.ends[rank]]
 
     def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
-        """Neighbours of a rank, twice."""
+        """Returns the neighbours of a rank twice: it receives from and sends to the same ranks."""
         return self.of_rank(rank), self.of_rank(rank)
 
 
 class Graphcomm(Topocomm[Adjacency]):
-    """A communicator with a graph that all ranks know; ``Create_graph`` makes it."""
+    """A communicator with a graph whose edges are all known at all ranks; ``Create_graph`` makes it."""
 
     __slots__ = ()
 
@@ -104,19 +104,20 @@ class Graphcomm(Topocomm[Adjacency]):
 
 
 class Neighbours(NamedTuple):
-    """Ranks that this rank receives from and sends to, and the weights of both; None: the graph has no weights."""
+    """Ranks that this rank receives from, ranks that it sends to, and the weights of these edges (None: no weights)."""
 
     sources: list[int]
     destinations: list[int]
     weights: Optional[tuple[list[int], list[int]]]
 
     def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
-        """Ranks that this rank, the only one whose edges are known, receives from, and ranks that it sends to."""
+        """Returns the ranks that this rank receives from, and the ranks that it sends to. Ignores ``rank``: no edges of other
+        ranks are known here."""
         return list(self.sources), list(self.destinations)
 
 
 class Distgraphcomm(Topocomm[Neighbours]):
-    """A communicator with a graph of which each rank knows its own edges; ``Create_dist_graph`` and
+    """A communicator with a graph; at each rank only the rank's own edges are known. ``Create_dist_graph`` and
     ``Create_dist_graph_adjacent`` make it."""
 
     __slots__ = ()
@@ -126,12 +127,12 @@ class Distgraphcomm(Topocomm[Neighbours]):
         return DIST_GRAPH
 
     def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
-        """Returns the number of ranks that this one receives from, of those that it sends to, and whether edges have
-        weights."""
+        """Returns the number of ranks that this rank receives from, the number of ranks that it sends to, and whether edges
+        have weights."""
         return *self.degrees, self._known.weights is not None
 
     def Get_dist_neighbors(self) -> tuple[list[int], list[int], Optional[tuple[list[int], list[int]]]]:
-        """Returns the ranks that this one receives from, those that it sends to, and their weights, if they have any."""
+        """Returns the ranks that this rank receives from, the ranks that it sends to, and the weights of these edges or None."""
         weights = self._known.weights
         return *self.inoutedges, None if weights is None else (list(weights[0]), list(weights[1]))
 
@@ -161,7 +162,7 @@ def _ranks(comm: Comm, given: Sequence[int]) -> list[int]:
 
 
 def _weights(given: Any, edges: list[int]) -> Optional[list[int]]:
-    """Weights of edges; None: there are none. ``UNWEIGHTED`` and ``WEIGHTS_EMPTY`` are numbers."""
+    """Returns the weights of edges, or None if there are no weights. ``UNWEIGHTED`` and ``WEIGHTS_EMPTY`` are numbers."""
     if given is None or isinstance(given, int) and given == UNWEIGHTED:
         return None
     weights = [] if isinstance(given, int) else list(map(int, given))

@@ -1,4 +1,4 @@
-"""Groups: processes in an order, from which communicators are made."""
+"""Groups: ordered sets of processes, from which communicators are made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotlease.MPI._errors import Exception as Failure
 if TYPE_CHECKING:
     from hotlease.MPI._native import Messages
 
-# Number of the members that have met, and the rank there. This process is the same in all of them.
+# Identifier of the meeting of members, and the rank in it. This process has one name for all meetings.
 Place = Union[tuple[bytes, int], str]
 _SELF = "this process"
 
@@ -24,14 +24,14 @@ def members_of(comm: Messages) -> tuple[Place, ...]:
 
 
 class Group:
-    """Processes in an order; ``Comm.Get_group`` returns that of a communicator. Operations on groups are local.
+    """An ordered set of processes; ``Comm.Get_group`` returns the group of a communicator. Operations on groups are local.
 
-    Communicators of members that have met together (those of ``Split``, ``Dup``, ``Create``) name processes alike. From
+    Communicators that ``Split``, ``Dup`` and ``Create`` make name processes as the original does. In a communicator of
     another meeting (``MPI.join``, ``Shrink``, ``Grow``, ``COMM_SELF``), only this process is known to be the same.
     """
 
     __slots__ = ("_members",)
-    # None: this is GROUP_NULL.
+    # None: the object is GROUP_NULL.
     _members: Optional[tuple[Place, ...]]
 
     def __init__(self, members: Union[Group, Sequence[Place], None] = None) -> None:
@@ -74,56 +74,56 @@ class Group:
         return self.Get_rank()
 
     def Translate_ranks(self, ranks: Optional[Sequence[int]] = None, group: Optional[Group] = None) -> list[int]:
-        """Returns the ranks in another group of these ranks (default: all) of this group; ``UNDEFINED`` for processes that
-        are not there."""
+        """Returns the ranks that processes of this group have in another group; ``UNDEFINED`` for processes that are not in
+        it. ``ranks``: ranks of the processes in this group (default: all)."""
         other = {member: rank for rank, member in enumerate((self if group is None else group)._known())}
         ranks = range(self.Get_size()) if ranks is None else ranks
         return [PROC_NULL if rank == PROC_NULL else other.get(self._at(rank), UNDEFINED) for rank in ranks]
 
     def Compare(self, group: Group) -> int:
-        """Returns ``IDENT`` for the same processes in the same order, ``SIMILAR`` in another one, else ``UNEQUAL``."""
+        """Returns ``IDENT`` for the same processes in the same order, ``SIMILAR`` in another order, else ``UNEQUAL``."""
         if self._known() == group._known():
             return IDENT
         return SIMILAR if set(self._known()) == set(group._known()) else UNEQUAL
 
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
-        """Returns the processes of the first group, and those of the second that are not in it."""
+        """Returns the processes of the first group, followed by further processes of the second group."""
         return cls(tuple(dict.fromkeys(group1._known() + group2._known())))
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
-        """Returns the processes of the first group that are in the second."""
+        """Returns the processes of the first group that are also in the second group."""
         return cls([member for member in group1._known() if member in group2._known()])
 
     @classmethod
     def Difference(cls, group1: Group, group2: Group) -> Group:
-        """Returns the processes of the first group that are not in the second."""
+        """Returns the processes of the first group that are not in the second group."""
         return cls([member for member in group1._known() if member not in group2._known()])
 
     def Incl(self, ranks: Sequence[int]) -> Group:
-        """Returns the processes with these ranks, in this order."""
+        """Returns the processes with the given ranks, in the given order."""
         return Group(self._chosen(ranks))
 
     def Excl(self, ranks: Sequence[int]) -> Group:
-        """Returns the other processes."""
+        """Returns the processes without those of the given ranks."""
         left_out = set(self._chosen(ranks))
         return Group([member for member in self._known() if member not in left_out])
 
     def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """Returns the processes of these ranges: first and last rank, and the step."""
+        """Returns the processes in ranges of ranks. A range is first rank, last rank, and step."""
         return self.Incl(_ranks_of(ranks))
 
     def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
-        """Returns the processes that are in none of these ranges."""
+        """Returns the processes that are in none of the ranges."""
         return self.Excl(_ranks_of(ranks))
 
     def Dup(self) -> Group:
-        """Returns the same group."""
+        """Returns a copy of the group."""
         return Group(self._known())
 
     def Free(self) -> None:
-        """Forgets the processes: this object is ``GROUP_NULL`` then."""
+        """Forgets the processes: this object becomes ``GROUP_NULL``."""
         self._members = None
 
     def __bool__(self) -> bool:

@@ -12,14 +12,14 @@ from hotlease.MPI._constants import KEYVAL_INVALID
 
 
 class Info(MutableMapping[str, str]):
-    """Hints for a call: texts by their names. hotlease takes none of them into account."""
+    """Hints for a call: texts by their names. hotlease ignores all hints."""
 
     def __init__(self, values: Optional[Mapping[str, str]] = None, *, is_null: bool = False) -> None:
         self._values = None if is_null else dict(values or {})
 
     @classmethod
     def Create(cls, items: Optional[Mapping[str, str]] = None) -> Info:
-        """Returns a new one."""
+        """Returns new hints."""
         return cls(items)
 
     @classmethod
@@ -59,7 +59,7 @@ class Info(MutableMapping[str, str]):
     copy = Dup
 
     def Free(self) -> None:
-        """Forgets the values: this object is ``INFO_NULL`` then."""
+        """Forgets the values: this object becomes ``INFO_NULL``."""
         self._values = None
 
     def __getitem__(self, key: str) -> str:
@@ -91,8 +91,8 @@ INFO_ENV = Info({"command": os.path.basename(sys.argv[0]) if getattr(sys, "argv"
 
 
 class Errhandler:
-    """Reaction of a communicator to an error. Errors are always raised as ``MPI.Exception``: with ``ERRORS_ARE_FATAL``
-    the program may not catch them, and then ends, as do all others that ``hotlease comm run`` has started."""
+    """Reaction of a communicator to an error. Errors are always raised as ``MPI.Exception``. With ``ERRORS_ARE_FATAL``, a
+    program should not catch them: it then ends, and so do all processes that ``hotlease comm run`` has started with it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -120,7 +120,7 @@ Delete = Callable[[Any, int, Any], Any]
 
 
 class Keyval(NamedTuple):
-    """Functions for an attribute: what a duplicate gets, and what is called when the attribute goes."""
+    """Functions of an attribute: ``copy`` makes the duplicate's value, ``delete`` is called when the attribute is removed."""
 
     copy: Union[Copy, bool, None]
     delete: Optional[Delete]
@@ -162,7 +162,7 @@ def copied(of: Any, attributes: Mapping[int, Any]) -> dict[int, Any]:
 
 
 def deleted(of: Any, number: int, value: Any) -> None:
-    """Notes that an attribute of a communicator goes."""
+    """Calls the function for the removal of an attribute, if there is one."""
     known = _keyvals.get(number)
     if known is not None and known.delete is not None:
         known.delete(of, number, value)

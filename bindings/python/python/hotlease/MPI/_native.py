@@ -1,4 +1,4 @@
-"""Classes of the extension module for message passing, made when this is imported."""
+"""Classes of the extension module for message passing, made when this module is imported."""
 
 from hotlease import _core
 

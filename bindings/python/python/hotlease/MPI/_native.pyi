@@ -3,7 +3,7 @@ from typing import Any, Optional, Union
 
 from hotlease.MPI._constants import InPlaceType
 
-# An object with memory: a numpy array, a bytearray, ...; or a list of it with a count, a type, ...
+# An object with memory, such as a numpy array or a bytearray; or a list of such an object, a count, a type, ...
 BufSpec = Any
 
 class Bytes:

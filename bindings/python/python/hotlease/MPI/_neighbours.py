@@ -1,4 +1,4 @@
-"""Collectives with neighbours: each rank sends to some ranks and receives from some, as its communicator's topology says."""
+"""Collectives with neighbours: the communicator's topology says which ranks a rank sends to, and which it receives from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotlease.MPI._constants import PROC_NULL
 from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._native import BufferBytes, Datatype, Request, memory
 
-# Kinds of objects that name a datatype.
+# Classes of objects that name a datatype.
 _TYPES = (Datatype, str)
 
 
@@ -35,7 +35,7 @@ class _Spec:
             self.counts, self.places = (*items, None)[:2]
 
     def equal(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Blocks of one length, one after the other; a count is the length of each block."""
+        """Returns blocks of equal length, one after another in memory; a count is the length of each block."""
         if self.memory is None or blocks == 0:
             return [BufferBytes(None, is_written)] * blocks
         if self.counts is not None:
@@ -48,7 +48,7 @@ class _Spec:
         return self._blocks([each] * blocks, [first + each * index for index in range(blocks)], is_written)
 
     def separate(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Blocks that have counts and displacements of their own; without displacements one follows the other."""
+        """Returns blocks with counts and displacements of their own; without displacements, each follows the one before."""
         if self.memory is None:
             return [BufferBytes(None, is_written)] * blocks
         if self.counts is None:
@@ -63,7 +63,7 @@ class _Spec:
         return self._blocks(counts, places, is_written)
 
     def typed(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Blocks that have datatypes of their own, at offsets in bytes."""
+        """Returns blocks with datatypes of their own, at offsets in bytes."""
         if self.memory is None:
             return [BufferBytes(None, is_written)] * blocks
         counts, places = self._each(self.counts, blocks, "count"), self._each(self.places, blocks, "displacement")
@@ -92,20 +92,20 @@ class Topology(Protocol):
     """Relations among the ranks of a communicator."""
 
     def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
-        """Ranks that a rank receives from, and ranks that it sends to, in the order of blocks."""
+        """Returns the ranks that a rank receives from, and the ranks that it sends to, in the order of blocks."""
 
 
 T = TypeVar("T", bound=Topology)
 
 
 class Topocomm(Intracomm, Generic[T]):
-    """A communicator whose ranks have neighbours: those that each receives from, and those that it sends to."""
+    """A communicator whose ranks have neighbours: ranks that a rank receives from, and ranks that it sends to."""
 
     __slots__ = ("_line", "_topology")
-    # Communicator of the calls below alone, so that a program's receives of any tag do not match their messages. Made at
-    # the first call.
+    # Communicator that only the calls below use, so that a program's receives of any tag do not match the messages of
+    # these calls. Made at the first call.
     _line: Intracomm
-    # Missing in an object that a program has made of another communicator.
+    # Missing in an object that a program has made from another communicator.
     _topology: T
 
     @property
@@ -123,37 +123,38 @@ class Topocomm(Intracomm, Generic[T]):
 
     @property
     def inoutedges(self) -> tuple[list[int], list[int]]:
-        """Ranks that this one receives from, and ranks that it sends to, in the order of blocks."""
+        """Ranks that this rank receives from, and ranks that it sends to, in the order of blocks."""
         return self._known.edges_of(self.rank)
 
     @property
     def inedges(self) -> list[int]:
-        """Ranks that this one receives from."""
+        """Ranks that this rank receives from."""
         return self.inoutedges[0]
 
     @property
     def outedges(self) -> list[int]:
-        """Ranks that this one sends to."""
+        """Ranks that this rank sends to."""
         return self.inoutedges[1]
 
     @property
     def degrees(self) -> tuple[int, int]:
-        """Number of ranks that this one receives from, and number of those that it sends to."""
+        """Number of ranks that this rank receives from, and number of ranks that it sends to."""
         sources, destinations = self.inoutedges
         return len(sources), len(destinations)
 
     @property
     def indegree(self) -> int:
-        """Number of ranks that this one receives from."""
+        """Number of ranks that this rank receives from."""
         return self.degrees[0]
 
     @property
     def outdegree(self) -> int:
-        """Number of ranks that this one sends to."""
+        """Number of ranks that this rank sends to."""
         return self.degrees[1]
 
     def _tags(self, count: int) -> tuple[list[int], list[int]]:
-        """Tags of the blocks that are received and sent. Several between two ranks arrive in the order of the lists."""
+        """Returns the tags of the received and of the sent blocks. With equal tags, blocks between two ranks arrive in the
+        order of the lists."""
         return [0] * count, [0] * count
 
     def _connected(self) -> Intracomm:
@@ -165,7 +166,7 @@ class Topocomm(Intracomm, Generic[T]):
             return self._line
 
     def Free(self) -> None:
-        """Finishes: this object is ``COMM_NULL`` then."""
+        """Finishes the communicator: this object becomes ``COMM_NULL``."""
         try:
             line = self._line
         except AttributeError:
@@ -178,7 +179,7 @@ class Topocomm(Intracomm, Generic[T]):
     Disconnect = free = Free
 
     def _exchange(self, given: Sequence[BufferBytes], room: Sequence[BufferBytes]) -> Request:
-        """Starts to send a block to each neighbour, and to receive one from each."""
+        """Starts to send a block to each neighbour, and to receive a block from each."""
         sources, destinations = self.inoutedges
         line = self._connected()
         tags, sent_tags = self._tags(max(len(sources), len(destinations)))
@@ -190,57 +191,58 @@ class Topocomm(Intracomm, Generic[T]):
         return Request._joined(requests, [block for block, _, _ in coming])
 
     def Ineighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> Request:
-        """Starts to send one block to all neighbours, and to receive one from each, one after the other."""
+        """Starts to send one block to all neighbours, and to receive one from each; received blocks have equal lengths."""
         sources, destinations = self.degrees
         return self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).equal(sources, True))
 
     def Ineighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> Request:
-        """Starts to send one block to all neighbours, and to receive one of its own length from each."""
+        """Starts to send one block to all neighbours, and to receive one from each; received blocks may differ in length."""
         sources, destinations = self.degrees
         return self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).separate(sources, True))
 
     def Ineighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> Request:
-        """Starts to send another block to each neighbour, and to receive one from each, all of one length."""
+        """Starts to send a different block to each neighbour, and to receive one from each; all blocks have one length."""
         sources, destinations = self.degrees
         return self._exchange(_Spec(sendbuf).equal(destinations, False), _Spec(recvbuf).equal(sources, True))
 
     def Ineighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> Request:
-        """Starts to send another block to each neighbour, and to receive one from each, of any lengths."""
+        """Starts to send a different block to each neighbour, and to receive one from each; blocks may differ in length."""
         sources, destinations = self.degrees
         return self._exchange(_Spec(sendbuf).separate(destinations, False), _Spec(recvbuf).separate(sources, True))
 
     def Ineighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> Request:
-        """Starts to send another block to each neighbour, and to receive one from each, each of its own datatype at an offset
-        in bytes."""
+        """Starts to send a different block to each neighbour, and to receive one from each. Each block has a datatype of its
+        own, and an offset in bytes."""
         sources, destinations = self.degrees
         return self._exchange(_Spec(sendbuf).typed(destinations, False), _Spec(recvbuf).typed(sources, True))
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends one block to all neighbours; receives one from each, one after the other."""
+        """Sends one block to all neighbours, and receives one from each; received blocks have equal lengths."""
         self.Ineighbor_allgather(sendbuf, recvbuf).Wait()
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends one block to all neighbours; receives one of its own length from each."""
+        """Sends one block to all neighbours, and receives one from each; received blocks may differ in length."""
         self.Ineighbor_allgatherv(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends another block to each neighbour, and receives one from each, all of one length."""
+        """Sends a different block to each neighbour, and receives one from each; all blocks have one length."""
         self.Ineighbor_alltoall(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends another block to each neighbour, and receives one from each, of any lengths."""
+        """Sends a different block to each neighbour, and receives one from each; blocks may differ in length."""
         self.Ineighbor_alltoallv(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends another block to each neighbour, and receives one from each, each of its own datatype at an offset in bytes."""
+        """Sends a different block to each neighbour, and receives one from each. Each block has a datatype of its own, and an
+        offset in bytes."""
         self.Ineighbor_alltoallw(sendbuf, recvbuf).Wait()
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
-        """Sends an object to all neighbours; returns those of all that send to this rank."""
+        """Sends an object to all neighbours; returns the objects of all neighbours that send to this rank."""
         return self._exchange_objects([sendobj] * self.outdegree)
 
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
-        """Sends one object to each neighbour; returns those that neighbours send to this rank."""
+        """Sends one object to each neighbour; returns the objects that neighbours send to this rank."""
         objects = list(sendobj)
         if len(objects) != self.outdegree:
             raise ValueError(f"{counted(len(objects), 'object')} for {counted(self.outdegree, 'neighbour')}")

@@ -1,7 +1,8 @@
 """Pickling of objects, and collectives of objects: the lower-case calls.
 
-A collective of objects is two collectives of bytes: the lengths, and the pickles. No pickle is empty, so a rank that
-cannot pickle its object sends nothing, goes on with the others, and raises at the end; the others then raise, too.
+A collective of objects is two collectives of bytes: the lengths, and the pickles. A pickle is never empty, so a rank that
+cannot pickle its object sends no bytes. It still completes the collective, and raises its error at the end; the other
+ranks then raise an error, too.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from hotlease.MPI._errors import Exception as Failure
 if TYPE_CHECKING:
     from hotlease.MPI._native import Collectives
 
-# Bytes of the first message of a broadcast: the length and the beginning of the pickle, so that small objects need one
-# message.
+# Bytes of the first message of a broadcast, with the length and the beginning of the pickle: a small object needs only
+# this message.
 _HEAD = 1024
 _LENGTH = 8
 
 
 class Pickle:
-    """Pickling by lower-case calls: with pickle, in its protocol 5.
+    """Pickling by lower-case calls, by default with Python's pickle in protocol 5.
 
-    ``MPI.pickle.__init__(dumps, loads, protocol)`` replaces it, with cloudpickle, dill or json for instance. Another
-    ``dumps`` gets a protocol only if one is given; what it returns may also be text.
+    ``MPI.pickle.__init__(dumps, loads, protocol)`` sets other functions, for instance of cloudpickle, dill or json. A
+    ``dumps`` of the program gets a protocol only if ``protocol`` is given; it may return bytes or text.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Pickle:
         return data.encode() if isinstance(data, str) else data
 
     def loads(self, data: Any) -> Any:
-        """Returns the object of these bytes."""
+        """Returns the object of pickled bytes."""
         return self._loads(data if self._loads is _pickle.loads else bytes(data))
 
 
@@ -53,8 +54,8 @@ pickle = Pickle()
 
 
 def loads(data: Any) -> Any:
-    """Unpickles with ``MPI.pickle`` as it is set when the message arrives. No pickle is empty: a message without bytes
-    is None."""
+    """Unpickles with ``MPI.pickle`` as it is set when the message arrives. Returns None for a message without bytes: a
+    pickle is never empty."""
     return pickle.loads(data) if len(data) else None
 
 
@@ -76,7 +77,7 @@ class Given:
 
 
 def _taken(whole: bytearray, sizes: Sequence[int], ranks: Sequence[int]) -> list[Any]:
-    """Unpickles the objects of these ranks, which are one after the other in ``whole``."""
+    """Unpickles the objects of ``ranks``, whose pickles are one after another in ``whole``."""
     view = memoryview(whole)
     objects, start = [], 0
     for rank, size in zip(ranks, sizes):

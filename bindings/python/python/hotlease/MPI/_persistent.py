@@ -11,12 +11,12 @@ from hotlease.MPI._native import BufferBytes, Request
 
 
 class Prequest(Request):
-    """A message that ``Start`` sends or receives, each time anew; ``Comm.Send_init`` and its like make it.
+    """A message that each ``Start`` sends or receives again; ``Comm.Send_init`` and similar calls make it.
 
-    It is waited for like any request; until the next ``Start`` it then counts as one that has ended.
+    A program waits for it like for any request; after that, and until the next ``Start``, it is a request that has ended.
     """
 
-    # Starts the operation. None: it is REQUEST_NULL.
+    # Starts the operation. None: the object is REQUEST_NULL.
     _begin: Optional[Callable[[], Request]] = None
 
     @classmethod
@@ -40,7 +40,7 @@ class Prequest(Request):
             request.Start()
 
     def Free(self) -> None:
-        """Gives the request up: this object is ``REQUEST_NULL`` then. An operation under way goes on by itself."""
+        """Releases the request: this object becomes ``REQUEST_NULL``. An operation that was started continues."""
         super().Free()
         self._begin = None
 
@@ -51,7 +51,7 @@ class Prequest(Request):
         return self is other or not self and isinstance(other, Request) and not other
 
     def __ne__(self, other: object) -> bool:
-        # The base class has one of its own.
+        # Defined because the base class has a __ne__ of its own.
         return not self == other
 
     __hash__ = Request.__hash__

@@ -1,5 +1,5 @@
-"""Predefined operators for elements that the library has no reduction for, computed by numpy: long double, half, and pairs
-of a value and its index that are packed or of rare types."""
+"""Predefined operators for elements for which the library has no reduction, computed by numpy: long double, half, and pairs
+of value and index that are packed or of rare types."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UFUNCS = {
 
 @functools.cache
 def function(name: str, code: str) -> Optional[Function]:
-    """Returns an operator for elements of a type, as ``Op.Create`` takes it; None: there is none.
+    """Returns an operator for elements of a type, in the form for ``Op.Create``; None if there is no such operator.
 
     Parameters
     ----------
     name
         MPI's name of the operator.
     code
-        Type of the elements: a character of numpy's; of pairs, those of both, behind ``=`` if they are packed.
+        Type of the elements: numpy's character. For pairs: the characters of value and index, behind ``=`` if packed.
     """
     import numpy
 
@@ -49,7 +49,7 @@ def function(name: str, code: str) -> Optional[Function]:
 
 
 def _pairs(np: Any, pair: numpy.dtype[Any], name: str) -> Function:
-    """Operator that takes the greatest or the least value and, of equal ones, the lowest index."""
+    """Returns an operator that takes the greatest or the least value and, of equal values, the lowest index."""
     is_better = np.greater if name == "MPI_MAXLOC" else np.less
 
     def reduce(left: Any, right: Any, datatype: Any) -> None:

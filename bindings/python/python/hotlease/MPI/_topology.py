@@ -13,13 +13,13 @@ from hotlease.MPI._neighbours import Topocomm
 
 
 class Grid(NamedTuple):
-    """Sizes of a grid's dimensions, and whether each goes round."""
+    """Sizes of a grid's dimensions, and for each dimension whether it wraps around."""
 
     dims: list[int]
     periods: list[bool]
 
     def coordinates(self, rank: int) -> list[int]:
-        """Returns the place of a rank: the last coordinate changes first."""
+        """Returns the coordinates of a rank. From rank to rank, the last coordinate changes first."""
         place = []
         for size in reversed(self.dims):
             rank, coordinate = divmod(rank, size)
@@ -27,7 +27,7 @@ class Grid(NamedTuple):
         return place[::-1]
 
     def rank(self, coordinates: Sequence[int]) -> Optional[int]:
-        """Returns the rank at a place; None if the place is beyond an end."""
+        """Returns the rank at coordinates; None if they are beyond an end of a dimension."""
         rank = 0
         for coordinate, size, goes_round in zip(coordinates, self.dims, self.periods):
             if not goes_round and not 0 <= coordinate < size:
@@ -36,7 +36,7 @@ class Grid(NamedTuple):
         return rank
 
     def shift(self, rank: int, direction: int, disp: int) -> tuple[int, int]:
-        """Returns the ranks before and behind one in a dimension, so far away; ``PROC_NULL`` beyond an end."""
+        """Returns the ranks ``disp`` places before and behind ``rank`` in a dimension; ``PROC_NULL`` beyond an end."""
         ends = []
         for step in (-disp, disp):
             place = self.coordinates(rank)
@@ -46,7 +46,8 @@ class Grid(NamedTuple):
         return ends[0], ends[1]
 
     def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
-        """Ranks before and behind one in each dimension, twice; ``PROC_NULL`` beyond an end."""
+        """Returns the ranks before and behind ``rank`` in each dimension, twice (to receive from, and to send to);
+        ``PROC_NULL`` beyond an end."""
         edges = [other for direction in range(len(self.dims)) for other in self.shift(rank, direction, 1)]
         return edges, list(edges)
 
@@ -61,7 +62,8 @@ class Cartcomm(Topocomm[Grid]):
     __slots__ = ()
 
     def _tags(self, count: int) -> tuple[list[int], list[int]]:
-        # A block sent to the rank before this one arrives there from the rank behind it, also if both are the same rank.
+        # A block for the rank before this rank arrives there as the block from behind. The tags tell the two blocks apart
+        # if the rank before and the rank behind are the same.
         return list(range(count)), [index ^ 1 for index in range(count)]
 
     def Get_topology(self) -> int:
@@ -73,7 +75,7 @@ class Cartcomm(Topocomm[Grid]):
         return len(self._known.dims)
 
     def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
-        """Returns the sizes of the dimensions, whether each goes round, and the coordinates of this rank."""
+        """Returns the sizes of the dimensions, whether each wraps around, and the coordinates of this rank."""
         return list(self.dims), list(self.periods), self.coords
 
     def Get_coords(self, rank: int) -> list[int]:
@@ -83,7 +85,7 @@ class Cartcomm(Topocomm[Grid]):
         return self._known.coordinates(rank)
 
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
-        """Returns the rank at these coordinates; they wrap around where the dimension does."""
+        """Returns the rank at coordinates; a coordinate wraps around if its dimension does."""
         if len(coords) != self.Get_dim():
             raise _argument_error(f"{len(coords)} coordinates in {self.Get_dim()} dimensions")
         rank = self._known.rank(coords)
@@ -92,13 +94,13 @@ class Cartcomm(Topocomm[Grid]):
         return rank
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        """Returns the ranks before and behind this one in a dimension, so far away; ``PROC_NULL`` beyond an end."""
+        """Returns the ranks ``disp`` places before and behind this rank in a dimension; ``PROC_NULL`` beyond an end."""
         if not 0 <= direction < self.Get_dim():
             raise _argument_error(f"a direction of {direction} in {self.Get_dim()} dimensions")
         return self._known.shift(self.rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Comm:
-        """Makes communicators of the grid's parts: of ranks that differ only in the dimensions that remain."""
+        """Makes a communicator of the ranks that differ from this rank only in the dimensions that remain."""
         grid = self._known
         if len(remain_dims) != len(grid.dims):
             raise _argument_error(f"{len(remain_dims)} values for {len(grid.dims)} dimensions")
@@ -121,7 +123,7 @@ class Cartcomm(Topocomm[Grid]):
 
     @property
     def topo(self) -> tuple[list[int], list[bool], list[int]]:
-        """Sizes of the dimensions, whether each goes round, and the coordinates of this rank."""
+        """Sizes of the dimensions, whether each wraps around, and the coordinates of this rank."""
         return self.Get_topo()
 
     @property
@@ -131,7 +133,7 @@ class Cartcomm(Topocomm[Grid]):
 
     @property
     def periods(self) -> list[bool]:
-        """Whether each dimension goes round."""
+        """For each dimension, whether it wraps around."""
         return list(self._known.periods)
 
     @property
@@ -162,7 +164,7 @@ def cart_map(comm: Comm, dims: Sequence[int]) -> int:
 
 
 def _factors(number: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as so many factors, each at most as large as the one before."""
+    """Yields all ways to write a number as ``count`` factors, in descending order, of which none exceeds ``most``."""
     if count == 1:
         if number <= most:
             yield (number,)
@@ -174,8 +176,8 @@ def _factors(number: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def Compute_dims(nnodes: int, dims: Union[int, Sequence[int]]) -> list[int]:
-    """Returns sizes of a grid for so many ranks, as close to each other as possible. Of a sequence, those that are 0 are
-    chosen; of a number of dimensions, all."""
+    """Returns sizes of a grid for ``nnodes`` ranks. The chosen sizes are as close to each other as possible. If ``dims`` is a
+    sequence, only sizes that are 0 in it are chosen; if it is the number of dimensions, all sizes are chosen."""
     given = [0] * dims if isinstance(dims, int) else list(dims)
     fixed = math.prod(size for size in given if size)
     if nnodes < 1 or any(size < 0 for size in given) or nnodes % fixed:

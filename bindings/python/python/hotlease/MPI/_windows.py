@@ -1,8 +1,8 @@
-"""Windows: memory of each rank that the others of its node read and write without its help (``MPI.Win``).
+"""Windows: memory of each rank that other ranks of the node read and write without the rank's help (``MPI.Win``).
 
-The memory is one anonymous file of the first rank, which all ranks map. Ranks open it through ``/proc``, where the kernel
-checks their rights; it has no name that could stay behind. Locks are the system's locks on single bytes behind the end of
-that file, so a lock ends with the process that holds it.
+The memory is one anonymous file of the first rank, which all ranks map. Ranks open the file through ``/proc``, where the kernel
+checks their rights; no file name can remain after a crash. Locks are the system's locks on single bytes behind the end of
+the file, so a lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hotlease.MPI._groups import Group
 from hotlease.MPI._native import BufferBytes, Datatype, Op, Request, memory
 from hotlease.MPI._window_copies import ProgramMemory
 
-# Alignment of the parts of the ranks, unless the parts must be neighbours: a cache line.
+# Alignment of the ranks' parts, a cache line; not used if the parts must follow one another without gaps.
 _APART = 64
 # Place of the first lock: behind any memory.
 _LOCKS = 1 << 60
@@ -40,7 +40,7 @@ def _argument_error(text: str) -> Failure:
 
 
 def _map_memory(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mmap, list[int]]:
-    """Returns a descriptor of the memory of all ranks, the memory, and where the part of each rank begins."""
+    """Returns a descriptor of the memory of all ranks, the memory, and the offset of each rank's part."""
     rooms = [-(-size // apart) * apart for size in sizes]
     starts = [0, *itertools.accumulate(rooms)]
     total = max(starts[-1], 1)
@@ -73,23 +73,23 @@ def _map_memory(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mma
 class Win:
     """Memory of each rank that all ranks access; ``Allocate``, ``Allocate_shared``, ``Create`` and ``Create_dynamic`` make it.
 
-    All ranks call these, ``Fence`` and ``Free``. Accesses are done when a call returns: an epoch (``Fence``, ``Lock``,
-    ``Start``) orders them among ranks. With ``Create`` and ``Create_dynamic``, they are accesses of a copy: see there.
+    All ranks call these four, ``Fence`` and ``Free``. An access is done when its call returns; epochs (``Fence``, ``Lock``,
+    ``Start``) order the accesses of different ranks. In windows of ``Create`` and ``Create_dynamic``, ranks access copies.
     """
 
     def __init__(self, win: Optional[Win] = None) -> None:
-        """Makes another name of a window; without one, ``WIN_NULL``."""
+        """Makes another reference to a window; without ``win``, makes ``WIN_NULL``."""
         self.__dict__ = win.__dict__ if win is not None else {"_comm": None}
 
-    # None: it is WIN_NULL.
+    # None: the object is WIN_NULL.
     _comm: Optional[Intracomm]
     _descriptor: int
     _parts: list[memory]
     _units: list[int]
     _flavor: int
-    # Memory of the program that `Create` was given.
+    # Memory of the program that was passed to `Create`.
     _own: Optional[ProgramMemory] = None
-    # Memory that ranks have attached, in a window of `Create_dynamic`, whose parts are their tables.
+    # Memory that ranks have attached to a window of `Create_dynamic`; the window's parts are the ranks' tables.
     _attached: Optional[Attachments] = None
     _name: str
     _mutex: threading.RLock
@@ -126,21 +126,21 @@ class Win:
 
     @classmethod
     def Allocate(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
-        """Makes a window with so many bytes at this rank; displacements count ``disp_unit`` bytes."""
+        """Makes a window with ``size`` bytes at this rank; displacements count units of ``disp_unit`` bytes."""
         return cls._make(size, disp_unit, comm, WIN_FLAVOR_ALLOCATE)
 
     @classmethod
     def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
-        """Makes a window as ``Allocate`` does; the parts of the ranks are one after the other in memory."""
+        """Makes a window as ``Allocate`` does; the ranks' parts follow one another in memory without gaps."""
         return cls._make(size, disp_unit, comm, WIN_FLAVOR_SHARED)
 
     @classmethod
     def Create(cls, memory: Any, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
-        """Makes a window over a buffer of the program; None for no memory.
+        """Makes a window over a buffer of the program (None: no memory).
 
-        Its model is ``WIN_SEPARATE``: other ranks access a copy. This rank sees what others wrote, and others see what it
-        wrote, after its next ``Fence``, ``Post``, ``Wait``, ``Sync``, or ``Lock`` or ``Unlock`` of its own memory. Each of these
-        compares all of the memory: ``Allocate`` needs no copies.
+        Its model is ``WIN_SEPARATE``: other ranks access a copy. Changes become visible, in both directions, at this rank's next
+        ``Fence``, ``Post``, ``Wait``, ``Sync``, or ``Lock`` or ``Unlock`` of its own memory. Each of these calls compares all of
+        the memory: windows of ``Allocate`` need no copies.
         """
         given = ProgramMemory(memory)
         return cls._make(len(given.own), disp_unit, comm, WIN_FLAVOR_CREATE, given)
@@ -160,14 +160,14 @@ class Win:
         return self._attached
 
     def Attach(self, memory: Any) -> None:
-        """Attaches a buffer of the program: other ranks may access it from then on. A rank has at most 1024 at a time, of
-        which none overlap."""
+        """Attaches a buffer of the program: other ranks may access it from then on. A rank may have at most 1024 attached
+        buffers at a time, and they must not overlap."""
         attachments, given = self._attachments(), ProgramMemory(memory)
         with self._locked(self._table(self._ranks.rank)):
             attachments.attach(given)
 
     def Detach(self, memory: Any) -> None:
-        """Detaches a buffer, which then has what other ranks have written to it."""
+        """Detaches a buffer. After that it contains what other ranks have written to it."""
         attachments = self._attachments()
         attached = attachments.attached(memory)
         if attached is not None:
@@ -182,7 +182,7 @@ class Win:
         return self._comm
 
     def Free(self) -> None:
-        """Gives the window up at all ranks: this object is ``WIN_NULL`` then. Arrays that were made of it stay."""
+        """Releases the window at all ranks: this object becomes ``WIN_NULL``. Arrays over its memory remain valid."""
         self._ranks.Barrier()
         self._settle()
         os.close(self._descriptor)
@@ -202,14 +202,14 @@ class Win:
     # The memory
 
     def tomemory(self) -> memory:
-        """Returns this rank's memory; none of a window of ``Create_dynamic``."""
+        """Returns this rank's memory; empty memory for a window of ``Create_dynamic``."""
         part = self._parts[self._ranks.rank]
         if self._attached is not None:
             return memory.allocate(0)
         return part if self._own is None else self._own.own
 
     def Shared_query(self, rank: int) -> tuple[memory, int]:
-        """Returns the memory of a rank, and its unit; of ``PROC_NULL``, that of the first rank that has any."""
+        """Returns the memory of a rank and its unit; for ``PROC_NULL``, the memory of the first rank that has any."""
         if self.model != WIN_UNIFIED:
             text = "a window over memory of the program is shared by no other rank: MPI.Win.Allocate_shared makes one that is"
             raise Failure(text, "Flavor")
@@ -236,8 +236,8 @@ class Win:
 
     @property
     def model(self) -> int:
-        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once; ``WIN_SEPARATE`` for ``Create`` and
-        ``Create_dynamic``."""
+        """``WIN_UNIFIED``: other ranks write directly to this rank's memory; ``WIN_SEPARATE`` for ``Create`` and
+        ``Create_dynamic``: they write to a copy."""
         return WIN_UNIFIED if self._own is None and self._attached is None else WIN_SEPARATE
 
     def Get_group(self) -> Group:
@@ -257,7 +257,7 @@ class Win:
     name = property(Get_name, Set_name)
 
     def Get_info(self) -> _handles.Info:
-        """Returns no hints."""
+        """Returns empty hints."""
         return _handles.Info()
 
     def Set_info(self, info: _handles.Info) -> None:
@@ -278,7 +278,7 @@ class Win:
         return rank
 
     def _settle(self, rank: Optional[int] = None) -> None:
-        """Brings memory of the program in line with its copy. With `rank`: only if this is that rank."""
+        """Synchronises memory of the program with its copy. If `rank` is given, does so only at this rank."""
         if self.model == WIN_SEPARATE and rank in (None, self._ranks.rank):
             with self._atomic(self._ranks.rank):
                 for each in self._program_memory():
@@ -290,15 +290,15 @@ class Win:
         return () if self._own is None else (self._own,)
 
     def Fence(self, assertion: int = 0) -> None:
-        """Waits until all ranks have called it. Accesses before the call are then done at all ranks."""
+        """Waits until all ranks have called ``Fence``. After that, accesses from before the call are done at all ranks."""
         self._ranks.Barrier()
         if self.model == WIN_SEPARATE:
             self._settle()
             self._ranks.Barrier()
 
     def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Locks a rank's memory for this rank alone, or, with ``LOCK_SHARED``, together with others. Waits while other ranks
-        hold a lock that excludes this one."""
+        """Locks a rank's memory: exclusively, or with ``LOCK_SHARED`` together with other ranks. Waits while another rank
+        holds a lock that excludes this lock."""
         how = fcntl.LOCK_SH if lock_type == LOCK_SHARED else fcntl.LOCK_EX
         fcntl.lockf(self._descriptor, how, 1, _LOCKS + 2 * self._at(rank))
         self._settle(rank)
@@ -326,7 +326,7 @@ class Win:
             self._ranks.isend("post", rank, 0).Free()
 
     def Start(self, group: Group, assertion: int = 0) -> None:
-        """Waits until the ranks of a group let this one access their memory."""
+        """Waits until the ranks of a group let this rank access their memory (``Post``)."""
         self._started = self._others(group)
         for rank in self._started:
             self._ranks.recv(source=rank, tag=0)
@@ -338,7 +338,7 @@ class Win:
             self._ranks.isend("complete", rank, 1).Free()
 
     def Wait(self) -> None:
-        """Waits until all ranks that ``Post`` let in have called ``Complete``."""
+        """Waits until all ranks of the group of ``Post`` have called ``Complete``."""
         posted, self._posted = self._posted, ()
         for rank in posted:
             self._ranks.recv(source=rank, tag=1)
@@ -355,11 +355,11 @@ class Win:
         return [self._at(rank) for rank in group.Translate_ranks(None, self.Get_group())]
 
     def Sync(self) -> None:
-        """Brings memory of the program in line with what other ranks see and write."""
+        """Synchronises memory of the program with the copy that other ranks access."""
         self._settle()
 
     def Flush(self, rank: int) -> None:
-        """Does for this rank's own memory what ``Sync`` does. Accesses are done when their calls return, in any case."""
+        """Does what ``Sync`` does, if ``rank`` is this rank. Nothing else is needed: an access is done when its call returns."""
         self._settle(rank)
 
     def Flush_all(self) -> None:
@@ -380,15 +380,15 @@ class Win:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
 
     def _atomic(self, rank: int) -> AbstractContextManager[None]:
-        """Keeps accumulating calls of other ranks from a rank's memory."""
+        """Excludes accumulating calls of other ranks on a rank's memory."""
         return self._locked(_LOCKS + 2 * rank + 1)
 
     def _table(self, rank: int) -> int:
-        """Place of the lock of a rank's table of attached memory."""
+        """Returns the place of the lock of a rank's table of attached memory."""
         return _LOCKS + 2 * self._ranks.size + rank
 
     def _places(self, length: int, rank: int, target: Any) -> list[tuple[int, int]]:
-        """Offset and length of each run of bytes that `target` names in a rank's memory; `length`: sum of the lengths."""
+        """Returns offset and length of each run of bytes that `target` names in a rank's memory; `length`: sum of lengths."""
         place, count, datatype = 0, None, None
         if isinstance(target, (list, tuple)):
             place, count, datatype = (*target, None, None, None)[:3]
@@ -405,7 +405,7 @@ class Win:
         return runs
 
     def _parts_at(self, rank: int, places: list[tuple[int, int]]) -> list[memoryview]:
-        """Memory of a rank at these places, or its public copy."""
+        """Returns the memory of a rank at places (offset and length), or the public copy of this memory."""
         if self._attached is not None:
             with self._locked(self._table(rank), fcntl.LOCK_SH):
                 return [self._attached.find(rank, at, length) for at, length in places]
@@ -441,7 +441,7 @@ class Win:
         self.Get_accumulate(origin, None, target_rank, target, op)
 
     def Get_accumulate(self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM) -> None:
-        """Reads from a rank's memory, and reduces it with this rank's elements, in one atomic step."""
+        """Reads from a rank's memory, and reduces the memory with this rank's elements, in one atomic step."""
         if target_rank == PROC_NULL:
             return
         rank = self._at(target_rank)
@@ -459,7 +459,7 @@ class Win:
             local.unpack()
 
     def Fetch_and_op(self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
-        """Reads one element of a rank's memory, and reduces it with one of this rank, in one atomic step."""
+        """Reads one element of a rank's memory, and reduces it with an element of this rank, in one atomic step."""
         self.Get_accumulate(origin, result, target_rank, target_disp, op)
 
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
@@ -473,22 +473,22 @@ class Win:
                 self.Put(origin, rank, target_disp)
 
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> Request:
-        """Writes to a rank's memory; the request has ended."""
+        """Writes to a rank's memory; the returned request has ended."""
         self.Put(origin, target_rank, target)
         return Request._ended(0)
 
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> Request:
-        """Reads from a rank's memory; the request has ended."""
+        """Reads from a rank's memory; the returned request has ended."""
         self.Get(origin, target_rank, target)
         return Request._ended(0)
 
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: Op = SUM) -> Request:
-        """Reduces a rank's memory with this rank's elements; the request has ended."""
+        """Reduces a rank's memory with this rank's elements; the returned request has ended."""
         self.Accumulate(origin, target_rank, target, op)
         return Request._ended(0)
 
     def Rget_accumulate(self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM) -> Request:
-        """Reads from a rank's memory and reduces it; the request has ended."""
+        """Reads from a rank's memory and reduces it; the returned request has ended."""
         self.Get_accumulate(origin, result, target_rank, target, op)
         return Request._ended(0)
 
