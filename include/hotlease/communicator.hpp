@@ -15,12 +15,13 @@
 //  2. Elements are trivially copyable: numbers, bool, std::complex, enums, structs without pointers. All
 //     ranks give the same type.
 //  3. Collectives (barrier ... alltoallv, split, dup, grow) are called by all members, in the same order.
-//  4. Memory is the caller's and is not copied. In a call that waits, the library uses it until the call returns, in
-//     one that does not (`i...`) until the request has ended: see hotlease::request, whose destructor takes care of it.
-//  5. Failures throw hotlease::communication_error, or a class derived from it (hotlease::member_lost, ...), which is a
-//     hotlease::error. An exception of the program's operator is rethrown at its rank; other ranks get
-//     hotlease::mismatch.
-//  6. Several threads may use a communicator at once, one thread a request.
+//  4. Memory is the caller's and is not copied. In a call that waits, the library uses it until the call returns. In a
+//     call that does not wait (`i...`), it uses the memory until the request has ended. The destructor of
+//     hotlease::request ensures that.
+//  5. Failures throw hotlease::communication_error, or a class derived from it (hotlease::member_lost, ...); it is
+//     derived from hotlease::error. An exception of the program's operator is rethrown at the rank where the operator
+//     threw it; other ranks get hotlease::mismatch.
+//  6. Several threads may use a communicator at once, but only one thread a request.
 #ifndef HOTLEASE_COMMUNICATOR_HPP
 #define HOTLEASE_COMMUNICATOR_HPP
 
@@ -39,17 +40,17 @@
 
 namespace hotlease {
 
-// A group of members that know each other by rank, and send each other messages. Can be moved, not copied: dup() makes
-// another one.
+// A group of members that send each other messages, and are addressed by rank. Can be moved, not copied: dup() makes
+// another communicator of the same members.
 //
 // The destructor finishes, like finish(), without reporting errors. If an exception is leaving the block that made the
-// object, it gives up instead, like abort(): the others learn at once that this member has failed.
+// object, the destructor gives up instead, like abort(): the other members learn at once that this member has failed.
 class communicator : public detail::with_collectives {
 public:
-    // Meets the others at the rendezvous, and connects with all of them.
+    // Meets the other members at the rendezvous, and connects with all of them.
     explicit communicator(const communicator_options& options = {}) : communicator(detail::join(options)) {}
     // Uses the communicator of the ranks that run this function, from its context: see hotlease_context_communicator in
-    // gang.h. The workers keep it, so this object neither finishes it nor gives it up.
+    // gang.h. The workers own the communicator, so this object neither finishes it nor gives it up.
     explicit communicator(const hotlease_context* context) : with_collectives(detail::of_gang(context)) {}
 
     // From comm/join.hpp: rank, size, name, finish, abort. From comm/messages.hpp: send, recv, recv_value, recv_vector,
@@ -57,8 +58,8 @@ public:
     // gatherv, scatter, scatterv, allgather, allgatherv, reduce, allreduce, reduce_scatter, reduce_scatter_block, scan,
     // exscan, alltoall, alltoallv; each also non-blocking, with an `i` before its name.
 
-    // Makes a communicator of the members of one color, ranked by key and then by rank here. Members without a color get
-    // std::nullopt.
+    // Makes a communicator of the members with the same color, ranked by key and then by their rank in this
+    // communicator. Members without a color get std::nullopt.
     std::optional<communicator> split(std::optional<std::uint32_t> color, std::int64_t key = 0) const
     {
         const std::int64_t number = color ? std::int64_t{*color} : HOTLEASE_COMM_NONE;
@@ -67,11 +68,11 @@ public:
     }
     // Makes a communicator of the same members, with separate messages and collectives.
     communicator dup() const { return communicator(made<hotlease_comm_dup>()); }
-    // Makes a communicator of the remaining members, over new connections; called by all of them, in any state of this
-    // communicator.
+    // Makes a communicator of the remaining members, over new connections. All remaining members call it, in any state
+    // of this communicator.
     communicator shrink() const { return communicator(made<hotlease_comm_shrink>()); }
-    // Makes a communicator of these members, followed by `joining` new ones, over new connections. The new ones join as
-    // `newcomer`, by the same name, with the size that it grows to.
+    // Makes a communicator of the present members, followed by `joining` new members, over new connections. New members
+    // join with `newcomer`, the same name, and the new size.
     communicator grow(std::uint32_t joining) const { return communicator(made<hotlease_comm_grow>(joining)); }
 
 private:
@@ -86,8 +87,8 @@ private:
     }
 };
 
-// Sets the source location of this thread, for errors of checked mode: `hotlease::at();` before a collective, or a
-// phase of them.
+// Sets the source location that errors of checked mode name for this thread: write `hotlease::at();` before a
+// collective, or before several of them.
 inline void at(const std::source_location& place = std::source_location::current())
 {
     hotlease_comm_at((place.file_name() + (':' + std::to_string(place.line()))).c_str());

@@ -26,16 +26,16 @@
  *     hotlease_gang_end(gang, NULL, NULL);
  *     hotlease_gang_free(gang);
  *
- * (Without the checks that a program has: examples/10_gang. C++: gang.hpp.)
+ * (A real program also checks for errors: see examples/10_gang. C++: gang.hpp.)
  *
  * Conventions: those of hotlease.h and communicator.h, and
  *
- * 16. The ranks of a gang are the slots of its workers. Each runs the function once in a call, at the same time as the
- *     others.
- * 17. The communicator is made in the first call whose functions ask for it (all of them must), and kept by the
- *     workers: later calls find it in its last state, with messages that were not received. It ends when a function
- *     fails at a rank, or its worker dies: then operations of the others on it fail within two seconds
- *     (HOTLEASE_MEMBER_LOST), and the next call has a new one.
+ * 16. The ranks of a gang are the slots of its workers. In a call, each rank runs the function once, at the same time
+ *     as the other ranks.
+ * 17. The communicator is made in the first call in which functions ask for it (the functions of all ranks must ask).
+ *     The workers keep it: later calls find it in its last state, with messages that were not received. It ends when a
+ *     function fails at a rank, or a rank's worker dies. Then operations of other ranks on it fail within two seconds
+ *     (HOTLEASE_MEMBER_LOST), and the next call has a new communicator.
  */
 #ifndef HOTLEASE_GANG_H
 #define HOTLEASE_GANG_H
@@ -52,40 +52,40 @@ typedef struct hotlease_gang hotlease_gang; /* a group of workers that run funct
 /* ---- For callers of functions ---------------------------------------------------------------------- */
 
 /* Leases workers, all or none, and loads `code` into them. `options` may be NULL; its workers times slots is the number
- * of ranks, at most 2048. The gang sets no_new_lease and retries itself; spread_least is rejected, and so are shared
- * cores, as ranks run at the same time. `address`: the IP address of this host at which the workers' hosts reach this
- * program, where ranks find each other and no other process is admitted; NULL: the address from which this host reaches
- * the manager, 127.0.0.1 on the platform of this node. */
+ * of ranks, at most 2048. The gang sets no_new_lease and retries itself. spread_least is rejected; shared cores are
+ * rejected because ranks run at the same time. `address`: the IP address of this host at which the workers' hosts reach
+ * this program; ranks find each other there, and no other process is admitted. NULL: the address from which this host
+ * reaches the manager, or 127.0.0.1 on the platform of this node. */
 hotlease_status hotlease_gang_lease(const hotlease_code* code, const hotlease_options* options, const char* address,
                                     hotlease_gang** gang, hotlease_error** error);
 /* Returns the number of ranks; 0 for NULL. */
 uint32_t hotlease_gang_ranks(const hotlease_gang* gang);
-/* Calls a function at all ranks with the same input, and waits for all. The output of rank r starts at out + r *
+/* Calls a function at all ranks with the same input, and waits for all ranks. The output of rank r starts at out + r *
  * out_capacity, and has at most `out_capacity` bytes; out_sizes[r] is its size. `out_sizes` may be NULL. Calls of
- * several threads run one after the other.
+ * several threads run one after another.
  *
- * If a rank fails, the error is that of the first one that failed by itself: its status, hotlease_error_rank, and its
- * message. Nothing is written then. If ranks go on for five seconds after another one has failed, their lease is ended.
- * If workers have died, the next call takes another lease, which it tries to get for patience_ms or move_within_ms. */
+ * If ranks fail, the error describes the first rank that failed by itself: status, hotlease_error_rank and message. No
+ * output is written then. If ranks still run five seconds after a rank has failed, the lease is ended. If workers have
+ * died, the next call takes another lease, which it tries to get for patience_ms or move_within_ms. */
 hotlease_status hotlease_gang_call(const hotlease_gang* gang, const char* function, const void* in, size_t in_size,
                                    void* out, size_t out_capacity, size_t* out_sizes, hotlease_error** error);
 /* Calls a function at all ranks with an input for each rank: in[r], of in_sizes[r] bytes. */
 hotlease_status hotlease_gang_call_each(const hotlease_gang* gang, const char* function, const void* const* in,
                                         const size_t* in_sizes, void* out, size_t out_capacity, size_t* out_sizes,
                                         hotlease_error** error);
-/* Releases the workers, and waits until they are gone. `usage`, of the last lease, may be NULL; otherwise set its
- * struct_size. Later calls fail with HOTLEASE_LEASE_ENDED. The gang remains to be freed. */
+/* Releases the workers, and waits until they are gone. `usage` gets the usage of the last lease; it may be NULL,
+ * otherwise set its struct_size before. Later calls fail with HOTLEASE_LEASE_ENDED. Free the gang afterwards. */
 hotlease_status hotlease_gang_end(const hotlease_gang* gang, hotlease_usage* usage, hotlease_error** error);
 void hotlease_gang_free(hotlease_gang* gang);
 
 /* ---- For authors of functions ---------------------------------------------------------------------- */
 
-/* Returns the communicator of the ranks that run this function. In the first call of a gang that asks for it, this
- * waits until all ranks have asked: 15 s at most, and only until one of them has failed.
+/* Returns the communicator of the ranks that run this function. In the first call in which the functions of a gang ask
+ * for it, waits until all ranks have asked: 15 s at most, and only until a rank has failed.
  *
- * Called on the thread that the function runs on; other threads may use the communicator, too, until the function
- * returns. It belongs to the worker, hence const: a function does not finish it. Communicators that a function derives
- * from it (split, dup) belong to the function.
+ * Call it on the thread on which the function runs; other threads may use the communicator, too, until the function
+ * returns. The communicator belongs to the worker, hence const: a function does not finish it. Communicators that a
+ * function makes from it (split, dup) belong to the function.
  *
  * HOTLEASE_INVALID_ARGUMENT: the function was not called on a gang. HOTLEASE_NOT_TOGETHER: some ranks have not asked;
  * the message names them. HOTLEASE_FINISHED: another function has failed on this worker. HOTLEASE_LOCAL: another
@@ -93,9 +93,9 @@ void hotlease_gang_free(hotlease_gang* gang);
 hotlease_status hotlease_context_communicator(const hotlease_context* context, const hotlease_comm** communicator,
                                               hotlease_error** error);
 
-/* Ends a function because of an error, with its message, and with its status as the error number: by this number
- * hotlease_gang_call distinguishes the rank that failed by itself from those that failed as a consequence. Frees the
- * error; NULL is an unknown one. */
+/* Ends a function because of an error: takes the error's message, and its status as the error number. By this number
+ * hotlease_gang_call distinguishes the rank that failed by itself from ranks that failed as a consequence. Frees the
+ * error; NULL is an unknown error. */
 static inline int32_t hotlease_fail_by(hotlease_error* error, void* out, uint64_t capacity, uint64_t* produced)
 {
     const int32_t status = error == NULL ? HOTLEASE_INTERNAL : (int32_t)hotlease_error_status(error);

@@ -1,6 +1,6 @@
 // hotlease/gang.hpp: functions that run on several workers at the same time, and send each other messages, from C++20.
-// For callers and for authors of functions. Header only, over gang.h; link with -lhotlease, function libraries too
-// (CMake: hotlease::hotlease).
+// For callers and for authors of functions. Header only, over gang.h. Link programs and function libraries with
+// -lhotlease (CMake: hotlease::hotlease).
 //
 //     // The function.
 //     HOTLEASE_FUNCTION(total)
@@ -40,16 +40,16 @@ namespace hotlease {
 
 // ---- For callers of functions -------------------------------------------------------------------------
 
-// Failure of a call on a gang: what(), kind(), code() and so on describe the rank that failed by itself, and rank() is
-// its number, or no value if no function was called.
+// Failure of a call on a gang: what(), kind(), code() and so on describe the rank that failed by itself. rank() is the
+// number of this rank, or no value if no function was called.
 using gang_error = communication_error;
 
 // A group of workers that run a function at the same time, one rank each: all of them, or none. Can be moved; calls of
-// several threads run one after the other. The lease ends with this object, unless end() ended it before.
+// several threads run one after another. The lease ends with this object, unless end() ended it before.
 class gang {
 public:
     // Leases options.workers times options.slots ranks. `address`: the address of this host at which the workers' hosts
-    // reach this program; empty: the one from which this host reaches the manager.
+    // reach this program; empty: the address from which this host reaches the manager.
     explicit gang(const code& code, const options& options = {}, const std::string& address = {})
         : reply_bytes_(options.reply_bytes)
     {
@@ -65,8 +65,8 @@ public:
 
     std::uint32_t ranks() const noexcept { return hotlease_gang_ranks(handle_.get()); }
 
-    // Calls a function at all ranks with the same values; returns the output of each rank, in the order of ranks. Limit
-    // of each output: `room` elements, by default the reply_bytes of the options.
+    // Calls a function at all ranks with the same values; returns the output of each rank, in the order of ranks. An
+    // output has at most `room` elements, by default as many as fit into the reply_bytes of the options.
     template <plain R, plain_range In>
     std::vector<std::vector<R>> call(const std::string& function, const In& in, std::size_t room = 0) const
     {
@@ -84,7 +84,7 @@ public:
         }
         return results;
     }
-    // Calls a function at all ranks with the same value, returning one R of each rank.
+    // Calls a function at all ranks with the same value; returns one R for each rank.
     template <plain R, plain T>
     std::vector<R> call_value(const std::string& function, const T& in) const
     {
@@ -126,7 +126,8 @@ private:
 
 // ---- For authors of functions -------------------------------------------------------------------------
 
-// Writes one value as a function's output, for on_gang; if it does not fit, the caller is told the size.
+// Writes one value as a function's output, for on_gang; if the value does not fit, the caller gets an error with its
+// size.
 template <plain R>
 std::uint64_t give(const R& value, void* out, std::uint64_t capacity)
 {
@@ -136,8 +137,8 @@ std::uint64_t give(const R& value, void* out, std::uint64_t capacity)
 }
 
 // Runs the body of a function with the communicator of its gang, and returns the function's return value. The body
-// returns the number of bytes written. An exception of it becomes the function's error, at this rank, and operations of
-// the others on the communicator fail.
+// returns the number of bytes written. An exception of the body becomes the function's error at this rank, and
+// operations of other ranks on the communicator fail.
 template <class Body>
 std::int32_t on_gang(const hotlease_context* context, void* out, std::uint64_t capacity, std::uint64_t* produced,
                      Body&& body) noexcept

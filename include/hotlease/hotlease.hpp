@@ -19,8 +19,8 @@
 //     hotlease::function can be copied too.
 //  2. Failures throw hotlease::error, which says what failed, whether the function ran, and whether its time is billed.
 //     No exception may pass through C: functions and callbacks must not throw.
-//  3. Several threads may use codes, invokers, functions and buffers at once; one thread a future.
-//  4. Only plain data crosses to the worker: trivially copyable types without pointers in them.
+//  3. Several threads may use codes, invokers, functions and buffers at once, but only one thread a future.
+//  4. Only plain data can be sent to the worker: trivially copyable types without pointers in them.
 //  5. Sizes and counts are in elements, not bytes, wherever a type is named.
 #ifndef HOTLEASE_HOTLEASE_HPP
 #define HOTLEASE_HOTLEASE_HPP
@@ -65,7 +65,7 @@ public:
         handle_.reset(opened, hotlease_code_free);
     }
 
-    // The names of its functions, sorted.
+    // The names of the library's functions, sorted.
     std::vector<std::string> functions() const
     {
         std::vector<std::string> names;
@@ -105,27 +105,27 @@ struct options {
     std::uint32_t reply_bytes = 8128;
     std::uint32_t retries = 1;
     bool renew_lease = true;   // false: the lease ends after `ttl`, and calls fail then
-    bool replace_lease = true; // false: calls fail when the lease has ended; else they take a new one
+    bool replace_lease = true; // false: calls fail when the lease has ended; true: they take a new lease
     std::string label = {};       // empty: program and process
     std::string runtime_dir = {}; // empty: from the environment
     std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
-    std::string identity = {};    // identity of the client there, a folder; empty: from the environment
+    std::string identity = {};    // identity of the client at this manager, a folder; empty: from the environment
     std::string transport = {};   // how workers are reached: "shm", "ofi", a provider of libfabric; empty: from the
                                   // environment
-    std::uint64_t registered_bytes = 0;   // limit of buffer bytes that a worker knows at a time; 0: 16 GiB
-    std::uint32_t registered_buffers = 0; // limit of buffers that a worker knows at a time; 0: 1024, the maximum
+    std::uint64_t registered_bytes = 0;   // limit of buffer bytes registered with a worker at a time; 0: 16 GiB
+    std::uint32_t registered_buffers = 0; // limit of buffers registered with a worker at a time; 0: 1024, the maximum
     bool shared = false;                  // cores are shared: slots sleep between invocations, and take turns
-    bool wait_for_core = true;            // on shared cores; otherwise kind::busy
-    std::uint32_t spread_least = 0; // 0: all workers on one agent; else over several, at least this many workers
-    bool direct = false;            // asks agents without the manager, if they allow that to clients
-    std::chrono::milliseconds move_within = std::chrono::seconds(5); // time to get another lease when one was lost
-    std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // time to wait for room
+    bool wait_for_core = true;            // on shared cores: calls wait for a free core; false: kind::busy
+    std::uint32_t spread_least = 0; // 0: all workers on one agent; else on several, at least `spread_least` workers
+    bool direct = false;            // asks agents without the manager, if they allow it
+    std::chrono::milliseconds move_within = std::chrono::seconds(5); // time to replace a lost lease
+    std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // time to wait for free cores
     std::uint32_t gpus = 0; // GPUs of each worker; their numbers are in $HOTLEASE_GPUS
     std::string sandbox = {}; // kind of isolation, "namespace" for instance; empty: the site's choice
     std::string mounts = {};  // directories that functions see in their sandbox, one per line: PATH[:INSIDE][:rw]
     bool network = false;     // whether sandboxes have the host's network
     std::string storage = {}; // object storage for functions, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
-    std::string state = {};   // name of the state that functions leave for the next lease; empty: not kept
+    std::string state = {};   // name of the state that functions leave for the next lease; empty: no state is kept
     std::string variables = {}; // environment variables of the workers, one per line: NAME=VALUE
 };
 
@@ -141,7 +141,7 @@ std::uint64_t at_least_0(Time time, const char* name)
     return static_cast<std::uint64_t>(time.count());
 }
 
-// Converts to the options of C, whose texts are in the memory of `options`.
+// Converts to the options of C, whose texts point into `options`.
 inline hotlease_options to_c(const options& options)
 {
     hotlease_options in_c{};
@@ -187,14 +187,14 @@ inline hotlease_options to_c(const options& options)
 
 // Usage of a lease.
 struct usage {
-    std::chrono::nanoseconds allocated; // slots times the time they were held
-    std::chrono::nanoseconds hot;       // of polling
-    std::chrono::nanoseconds compute;   // in functions
+    std::chrono::nanoseconds allocated; // number of slots times the time for which they were held
+    std::chrono::nanoseconds hot;       // time in which slots polled
+    std::chrono::nanoseconds compute;   // time in functions
     std::uint64_t invocations;
 };
 
-// A lease, and the connection to its workers. The lease ends when the last of this object, its functions and their
-// futures is destroyed, unless deallocate() ended it before.
+// A lease, and the connection to its workers. The lease ends when this object, its functions and their futures are all
+// destroyed, unless deallocate() ended it before.
 class invoker {
 public:
     explicit invoker(const code& code, const options& options = {})
@@ -223,8 +223,8 @@ public:
         return hotlease::function(found);
     }
 
-    // Makes memory for `count` elements, as input, output or both: the names of input() and output() only show the
-    // intended use.
+    // Makes memory for `count` elements, as input, output or both. input() and output() do the same; their names only
+    // show the intended use.
     template <plain T>
     hotlease::buffer<T> buffer(std::size_t count) const
     {
@@ -251,7 +251,7 @@ public:
     // Number of slots of all workers together.
     std::uint32_t slots() const noexcept { return hotlease_invoker_slots(handle_.get()); }
 
-    // Way in which the first worker was reached when the lease was taken: "shm", or a provider of libfabric.
+    // Transport by which the first worker was reached when the lease was taken: "shm", or a provider of libfabric.
     std::string transport() const { return hotlease_invoker_transport(handle_.get()); }
 
     // Ends the lease; calls in flight fail with kind::lease_ended. Returns the usage of the lease.

@@ -54,7 +54,7 @@ private:
 
 // Memory that functions read and write in place; zeroed at first. A contiguous range of T.
 //
-// While a submitted invocation uses a part of it, that part must be left alone until its future is ready.
+// While a submitted invocation uses a part of a buffer, do not access this part until the invocation's future is ready.
 template <plain T>
 class buffer {
 public:

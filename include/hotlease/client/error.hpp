@@ -60,13 +60,13 @@ public:
 
     hotlease::kind kind() const noexcept { return kind_; }
     hotlease::ran ran() const noexcept { return ran_; }
-    // Whether the time of the failed call counts on the lease's bill.
+    // Whether the time of the failed call is billed.
     bool billed() const noexcept { return billed_; }
-    // Whether the same call may succeed if repeated, without the risk of running twice.
+    // Whether the same call may succeed if repeated, without the risk that the function runs twice.
     bool retryable() const noexcept { return retryable_; }
     // kind::function_failed: the number that the function returned.
     std::int32_t code() const noexcept { return code_; }
-    // kind::output_too_large: how many bytes the result or the message needs.
+    // kind::output_too_large: number of bytes that the result or the message needs.
     std::uint64_t needed() const noexcept { return needed_; }
 
 private:
@@ -97,7 +97,7 @@ using unique = std::unique_ptr<Handle, freed_by<Free>>;
     throw error(from);
 }
 
-// Runs a function of hotlease.h with an error to fill in, and throws that error if it failed.
+// Calls a function of hotlease.h with an error to fill in, and throws this error if the function failed.
 template <class Call>
 void check(Call&& call)
 {

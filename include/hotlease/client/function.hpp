@@ -25,17 +25,17 @@ namespace hotlease {
 
 // Options of a function's calls.
 struct function_options {
-    std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: that of the lease
-    std::size_t output_bytes = 0; // limit of a call's output, unless in a buffer; 0: reply_bytes of the lease
-    std::optional<bool> idempotent = std::nullopt; // whether it may run twice; unless given, as declared
+    std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: the lease's timeout
+    std::size_t output_bytes = 0; // limit of a call's output outside of buffers; 0: reply_bytes of the lease
+    std::optional<bool> idempotent = std::nullopt; // whether it may run twice; default: as its library declares
 };
 
 // A function on the workers of a lease. Look it up once and call it often. Copies are cheap.
 class function {
 public:
-    // Calls the function on `in` and waits, without any allocation: the result goes to `out`; returns the number of
-    // elements written. Each side is a range of values, which is copied, or a buffer or part of one, which the function
-    // uses in place.
+    // Calls the function on `in` and waits, without any allocation. The result is written to `out`; returns the number
+    // of elements written. `in` and `out` are ranges of values, which are copied, or buffers or parts of buffers, which
+    // the function uses in place.
     template <input In, place Out>
     std::size_t call_into(const In& in, Out&& out) const
     {
@@ -58,7 +58,7 @@ public:
         return detail::elements<R>(bytes);
     }
 
-    // Calls the function on values, a buffer or a part; returns a vector of R, as long as the function's result.
+    // Calls the function on values, a buffer or a part; returns its result as a vector of R.
     template <plain R, input In>
     std::vector<R> call(const In& in) const
     {
@@ -78,15 +78,16 @@ public:
     {
         return call_into(in, out);
     }
-    // Calls the function on the first `count` elements of `in`; the result goes to the beginning of `out`.
+    // Calls the function on the first `count` elements of `in`; the result is written to the beginning of `out`.
     template <plain T, plain R>
     std::size_t call(const buffer<T>& in, std::size_t count, buffer<R>& out) const
     {
         return call_into(in.part(0, count), out);
     }
 
-    // Calls the function on several parts of buffers, which it sees as one input; its output fills several parts in
-    // turn, which must not overlap: up to HOTLEASE_PARTS_MAX on each side. Returns the number of elements written.
+    // Calls the function on several parts of buffers, which it sees as one input. Its output fills several parts, one
+    // after another, which must not overlap. Input and output have up to HOTLEASE_PARTS_MAX parts each. Returns the
+    // number of elements written.
     template <range_of_parts In, range_of_parts Out>
     std::size_t call_parts(const In& in, const Out& out) const
     {
@@ -119,8 +120,8 @@ public:
             0);
     }
 
-    // Starts a call on the same arguments as `call`: get() of the future returns the result. Memory used in place must
-    // be left alone until the future is ready.
+    // Starts a call with the arguments of `call`; get() of the future returns the result. Do not access memory that the
+    // function uses in place until the future is ready.
     template <plain R, input In>
     future<std::vector<R>> submit(const In& in) const
     {
@@ -153,7 +154,7 @@ public:
         return submit(in.part(0, count), out);
     }
 
-    // As submit, but returns nothing instead of waiting when every slot has a full queue.
+    // As submit, but if every slot has a full queue, returns std::nullopt instead of waiting.
     template <plain R, plain_range In>
     std::optional<future<std::vector<R>>> try_submit(const In& in) const
     {
@@ -176,8 +177,8 @@ public:
         return hotlease::pipeline<R, T>(made<hotlease_pipeline, hotlease_pipeline_open>());
     }
 
-    // Learns the cost of calls on inputs like this one, by making 16 to some 400 of them on one slot: so the function
-    // must be one that may run more often than its results are needed. See model.hpp.
+    // Learns the cost of calls on inputs like `in`, by making 16 to about 400 calls on one slot. So the function must
+    // do no harm if it runs more often than its results are needed. See model.hpp.
     template <plain_range In>
     hotlease::model learn(const In& in) const
     {
@@ -219,7 +220,7 @@ public:
     }
 
     // Calls the function once for each value of `items`, on all slots; the results are in the same order.
-    // If any call fails, the error of the first is thrown after all have ended.
+    // If calls fail, throws the error of the first failed call after all calls have ended.
     template <plain R, plain_range Items>
     std::vector<R> map(const Items& items) const
     {
@@ -235,7 +236,7 @@ public:
                 (void)detail::result<R>::from([&](void*, std::size_t) { return call.out_size; }, 0);
         return results;
     }
-    // The same for items that are ranges of values, with a vector as each result.
+    // Does the same for items that are ranges of values; each result is a vector.
     template <plain R, std::ranges::random_access_range Items>
         requires plain_range<std::ranges::range_value_t<Items>> && (!plain_range<Items>)
     std::vector<std::vector<R>> map(const Items& items) const
@@ -255,7 +256,7 @@ public:
         return results;
     }
 
-    // The same function on one slot only, from 0 to invoker::slots() - 1.
+    // Returns this function on one slot only, from 0 to invoker::slots() - 1.
     function on_slot(std::uint32_t slot) const
     {
         return function(made<hotlease_function, hotlease_function_on_slot>(slot));
@@ -293,7 +294,7 @@ private:
         detail::alive(handle_.get(), "hotlease::function was moved from");
         detail::check(std::forward<Call>(call));
     }
-    // Calls a function of C on this one, which gives a new object.
+    // Calls a function of hotlease.h on this function's handle, and returns the object that it makes.
     template <class Object, auto Call, class... Arguments>
     Object* made(Arguments... arguments) const
     {
@@ -301,7 +302,7 @@ private:
         check([&](hotlease_error** failure) { return Call(handle_.get(), arguments..., &object, failure); });
         return object;
     }
-    // NULL if every slot is busy.
+    // Starts a call; returns NULL if every slot is busy.
     hotlease_invocation* try_start(const void* in, std::size_t size) const
     {
         hotlease_invocation* started = nullptr;

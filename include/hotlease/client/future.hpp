@@ -40,7 +40,7 @@ private:
 // Result of a submitted call, with the members of std::future. `Result` is the type that get() returns: T,
 // std::vector<T>, or for a call on buffers the number of elements written.
 //
-// Destroying a future discards the result; the function runs all the same.
+// Destroying a future discards the result; the function still runs.
 template <class Result, class Form = Result>
 class future {
 public:
@@ -79,9 +79,9 @@ public:
         return detail::result<Form>::from(fetch, capacity_);
     }
 
-    // Calls `callback` with the outcome<Result>, exactly once and on a thread of the library (or on this thread, if the
-    // call has ended already). It should be brief, must not wait for another call, and must not throw. The future is
-    // invalid afterwards.
+    // Calls `callback` with the outcome<Result>, exactly once, on a thread of the library (or on this thread, if the
+    // call has ended already). The callback should be brief, must not wait for another call, and must not throw. The
+    // future is invalid afterwards.
     template <std::invocable<outcome<Result>> Callback>
     void then(Callback callback)
     {

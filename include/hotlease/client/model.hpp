@@ -12,9 +12,9 @@ namespace hotlease {
 
 // Division of a number of equal tasks.
 struct plan {
-    std::size_t local;                  // tasks to keep: while they run, the sent ones come back
+    std::size_t local;                  // tasks to run here: while they run, the results of sent tasks arrive
     std::size_t remote;                 // tasks to send first
-    std::chrono::nanoseconds predicted; // when all tasks are done
+    std::chrono::nanoseconds predicted; // time until all tasks are done
 };
 
 // Cost of a function's calls, learned by function::learn.
@@ -23,8 +23,8 @@ struct plan {
 //     auto [local, remote, predicted] = model.plan(tasks, time_of_one_here);
 class model {
 public:
-    // Returns how many of `tasks` to keep, each of which takes `local_time` on the caller's core, and how many to send
-    // to the slots that the function uses, so that the caller never waits for results.
+    // Returns how many of `tasks` to run on the caller's core, where a task takes `local_time`, and how many to send to
+    // the slots that the function uses, so that the caller never waits for results.
     hotlease::plan plan(std::size_t tasks, std::chrono::nanoseconds local_time) const
     {
         hotlease_plan made{};

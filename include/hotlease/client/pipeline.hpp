@@ -8,7 +8,7 @@
 
 namespace hotlease {
 
-// The cheapest way to make many small calls: they go to one slot, which answers them in order.
+// The cheapest way to make many small calls: all calls are sent to one slot, which answers them in order.
 //
 //     auto pipeline = task.pipeline<double, double>(); // result, input
 //     for (double value : values) {
@@ -19,7 +19,7 @@ namespace hotlease {
 //     while (!pipeline.empty())
 //         use(pipeline.pop());
 //
-// For one thread. Destroying a pipeline discards the results that were not popped.
+// Only one thread may use a pipeline. Destroying a pipeline discards the results that were not popped.
 template <plain R, plain T>
 class pipeline {
 public:

@@ -1,4 +1,4 @@
-// Types that may cross to a worker and back, and conversion of results to values. Included by hotlease/hotlease.hpp.
+// Types that can be sent to a worker and back, and conversion of results to values. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_RESULT_HPP
 #define HOTLEASE_CLIENT_RESULT_HPP
 
@@ -14,7 +14,7 @@ namespace hotlease {
 
 namespace detail {
 
-// Whether a type refers to memory elsewhere: its own bytes mean nothing to a worker.
+// Whether a type refers to other memory: its own bytes mean nothing to a worker.
 template <class T>
 inline constexpr bool stands_for_memory = std::is_pointer_v<T> || std::is_member_pointer_v<T>;
 
@@ -29,7 +29,7 @@ inline constexpr bool never = false;
 
 } // namespace detail
 
-// Types whose values may cross to a worker and back.
+// Types whose values can be sent to a worker and back.
 template <class T>
 concept plain = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_const_v<T> &&
                 !detail::stands_for_memory<T>;
@@ -39,27 +39,27 @@ template <class Range>
 concept plain_range = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
                       plain<std::ranges::range_value_t<Range>>;
 
-// A buffer or a part of one.
+// A buffer or a part of a buffer.
 template <class T>
 concept in_place = detail::is_buffer<std::remove_cvref_t<T>> || detail::is_part<std::remove_cvref_t<T>>;
 
-// Inputs of a function: values, which are copied, or memory that it shares.
+// Inputs of a function: values, which are copied, or memory that client and worker share.
 template <class T>
 concept input = in_place<T> || plain_range<T>;
 
-// Destinations of a result. (A part may be const: it is not the memory.)
+// Destinations of a result. (A part may be const, because it only refers to memory.)
 template <class T>
 concept place = (in_place<T> && !(detail::is_buffer<std::remove_cvref_t<T>> &&
                                   std::is_const_v<std::remove_reference_t<T>>)) ||
                 (!in_place<T> && std::ranges::contiguous_range<T> && std::ranges::sized_range<T> &&
                  plain<std::ranges::range_value_t<T>>);
 
-// Several parts of buffers: a vector, an array or a span of them, for instance.
+// Several parts of buffers, for instance in a vector, an array or a span.
 template <class Range>
 concept range_of_parts = std::ranges::input_range<const Range> &&
                          detail::is_part<std::remove_cvref_t<std::ranges::range_value_t<const Range>>>;
 
-// Ranges that are mistaken for inputs: of pointers, or of buffers and parts.
+// Ranges that programs pass as inputs by mistake: ranges of pointers, buffers or parts.
 template <class Range>
 concept range_of_handles =
     std::ranges::range<const Range> && !plain<std::ranges::range_value_t<const Range>> &&
@@ -91,7 +91,7 @@ std::size_t elements(std::size_t bytes)
     return bytes / sizeof(T);
 }
 
-// Fetches each kind of result: `fetch(out, capacity)` waits and returns the bytes written.
+// Fetches each kind of result: `fetch(out, capacity)` waits, and returns the number of bytes written.
 template <class T> // one value
 struct result {
     template <class Fetch>

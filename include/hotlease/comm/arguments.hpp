@@ -12,10 +12,11 @@
 
 namespace hotlease::detail {
 
-// Counts or displacements of blocks, for C: one entry for each member, or none.
+// Counts or displacements of blocks, for C: one entry for each member, or no entries.
 using sizes = std::span<const std::size_t>;
 
-// Checks that there is a block for each member, and that all blocks are in the memory; `otherwise`: text of the error.
+// Checks that there is a block for each member, and that all blocks are inside the memory of `room` elements;
+// `otherwise`: text of the error.
 inline void fit(std::size_t room, sizes counts, sizes displacements, std::uint32_t members,
                 const char* otherwise)
 {
@@ -39,7 +40,8 @@ inline const std::size_t* start(sizes given)
     return given.empty() ? nullptr : given.data();
 }
 
-// In C++ memory has a length: memory that is too short is rejected before the call reaches C.
+// Builds the arguments of collectives. In C++ memory has a length, so memory that is too short is rejected here, before
+// the call in C.
 class with_arguments : public with_messages {
 protected:
     using with_messages::with_messages;
@@ -50,7 +52,7 @@ protected:
         return std::tuple(output(values), length(values), datatype_of<value_of<Range>>, root);
     }
 
-    // Number of elements that this rank gives: one block of the output if the call is in place.
+    // Number of elements that this rank contributes: one block of the output if the call is in place.
     template <class In, class Out>
     std::size_t block(const In& values, const Out& into) const
     {
@@ -201,10 +203,10 @@ protected:
     }
 
 private:
-    // 1 for a communicator that has finished, so that nothing is divided by 0; the call itself then fails.
+    // Number of members; 1 if the communicator has finished, to avoid divisions by 0: the call itself then fails.
     std::uint32_t members() const noexcept { return size() > 0 ? size() : 1; }
 
-    // Number of elements that this rank gives to a reduction or exchange.
+    // Number of elements that this rank contributes to a reduction or exchange.
     template <class In, class Out>
     static std::size_t reduced(const In& values, const Out& into)
     {

@@ -18,15 +18,15 @@ namespace hotlease::detail {
 
 // Collectives of hotlease::communicator. All members make the same calls in the same order, with the same type, root
 // and operator, and counts that match. `values` is this rank's contribution: a vector, array or span, or
-// hotlease::inplace; `into` is the memory for its result, large enough for it. Ranks without a result may pass anything
-// as `into`, an empty span for instance. Operators are those of hotlease::op, or functions of two elements: see
-// hotlease::commutative.
+// hotlease::inplace. `into` is the memory for this rank's result, and must be large enough. Ranks without a result may
+// pass anything as `into`, an empty span for instance. Operators are those of hotlease::op, or functions of two
+// elements: see hotlease::commutative.
 //
-// A call with an `i` before its name starts the collective, on memory that outlives the request; without one it waits.
-// Calls that return a value or a std::vector need no memory of the caller.
+// A call with an `i` before its name only starts the collective; its memory must outlive the request. A call without
+// `i` waits. Calls that return a value or a std::vector need no memory of the caller.
 class with_collectives : public with_arguments {
 public:
-    // Returns when all members have called it.
+    // Returns when all members have called barrier.
     void barrier() const { run<hotlease_comm_barrier>(std::tuple()); }
     request<> ibarrier() const { return begin<hotlease_comm_ibarrier>(std::tuple()); }
 
@@ -48,7 +48,7 @@ public:
         return begin<hotlease_comm_ibroadcast>(broadcast_of(values, root));
     }
 
-    // Collects the values of all ranks in the root's `into`, in rank order; all give the same number.
+    // Collects the values of all ranks in the root's `into`, in rank order; all ranks give the same number of values.
     template <given In, writable Out>
     void gather(const In& values, Out&& into, std::uint32_t root = 0) const
     {
@@ -60,7 +60,7 @@ public:
     {
         return begin<hotlease_comm_igather>(gather_of(values, into, root));
     }
-    // Returns a vector of all values at the root, an empty one elsewhere.
+    // Returns a vector of all values at the root, and an empty vector at other ranks.
     template <plain_range In>
     std::vector<value_of<In>> gather(const In& values, std::uint32_t root = 0) const
     {
@@ -74,8 +74,8 @@ public:
         return gather(std::span(&value, 1), root);
     }
 
-    // As gather, with `counts[i]` values of rank i, at `displacements[i]`, or one block after the other. Counts and
-    // displacements matter at the root only.
+    // As gather, with `counts[i]` values of rank i at `displacements[i]`; without displacements, blocks follow one
+    // another. Only the root's counts and displacements are used.
     template <given In, writable Out>
     void gatherv(const In& values, Out&& into, sizes counts, std::uint32_t root = 0,
                  sizes displacements = {}) const
@@ -89,8 +89,8 @@ public:
     {
         return begin<hotlease_comm_igatherv>(gatherv_of(values, into, counts, root, displacements));
     }
-    // Returns a vector of all values at the root, which first asks each rank how many there are; an empty one
-    // elsewhere.
+    // Returns a vector of all values at the root, and an empty vector at other ranks. The root first asks each rank for
+    // its number of values.
     template <plain_range In>
     std::vector<value_of<In>> gatherv(const In& values, std::uint32_t root = 0) const
     {
@@ -100,8 +100,8 @@ public:
         return into;
     }
 
-    // Sends each rank's `into` a block of the root's values, in rank order and all of the same length. (With
-    // hotlease::inplace as `into` the root's own block stays in place.)
+    // Sends block i of the root's values to `into` of rank i; all blocks have the same length. (With hotlease::inplace
+    // as `into`, the root's own block stays in place.)
     template <plain_range In, class Out>
     void scatter(const In& values, Out&& into, std::uint32_t root = 0) const
     {
@@ -113,7 +113,7 @@ public:
     {
         return begin<hotlease_comm_iscatter>(scatter_of(values, into, root));
     }
-    // Returns one of the root's values at each rank.
+    // Returns value i of the root at rank i.
     template <plain_range In>
     value_of<In> scatter_value(const In& values, std::uint32_t root = 0) const
     {
@@ -122,8 +122,8 @@ public:
         return value;
     }
 
-    // As scatter, with `counts[i]` values for rank i, at `displacements[i]`, or one block after the other. Counts and
-    // displacements matter at the root only.
+    // As scatter, with `counts[i]` values for rank i at `displacements[i]`; without displacements, blocks follow one
+    // another. Only the root's counts and displacements are used.
     template <plain_range In, class Out>
     void scatterv(const In& values, sizes counts, Out&& into, std::uint32_t root = 0,
                   sizes displacements = {}) const
@@ -138,7 +138,7 @@ public:
         return begin<hotlease_comm_iscatterv>(scatterv_of(values, counts, into, root, displacements));
     }
 
-    // Collects the values of all ranks in `into` at each rank, in rank order; all give the same number.
+    // Collects the values of all ranks in `into` at each rank, in rank order; all ranks give the same number of values.
     template <given In, writable Out>
     void allgather(const In& values, Out&& into) const
     {
@@ -172,7 +172,8 @@ public:
         return begin<hotlease_comm_iallgather>(arguments, std::move(own));
     }
 
-    // As allgather, with `counts[i]` values of rank i, at `displacements[i]`, or one block after the other.
+    // As allgather, with `counts[i]` values of rank i at `displacements[i]`; without displacements, blocks follow one
+    // another.
     template <given In, writable Out>
     void allgatherv(const In& values, Out&& into, sizes counts, sizes displacements = {}) const
     {
@@ -184,7 +185,7 @@ public:
     {
         return begin<hotlease_comm_iallgatherv>(allgatherv_of(values, into, counts, displacements));
     }
-    // Returns a vector of all values; each rank first asks the others how many there are.
+    // Returns a vector of all values; each rank first asks the other ranks for their numbers of values.
     template <plain_range In>
     std::vector<value_of<In>> allgatherv(const In& values) const
     {
@@ -208,7 +209,7 @@ public:
         const reducer<common<In, Out>> op(by);
         return begin<hotlease_comm_ireduce>(reduce_of(values, into, op, root), {}, op.failure());
     }
-    // Reduces one value of each rank, at the root; returns nothing elsewhere.
+    // Reduces one value of each rank at the root; returns std::nullopt at other ranks.
     template <single T, class Op>
     std::optional<T> reduce(const T& value, const Op& by, std::uint32_t root = 0) const
     {
@@ -217,7 +218,7 @@ public:
         return rank() == root ? std::optional(into) : std::nullopt;
     }
 
-    // As reduce, with the result in `into` at each rank, equal to the bit.
+    // As reduce, but each rank gets the result in `into`, bit for bit the same.
     template <given In, writable Out, class Op>
     void allreduce(const In& values, Out&& into, const Op& by) const
     {
@@ -254,8 +255,9 @@ public:
         return begin<hotlease_comm_iallreduce>(arguments, std::move(own), op.failure());
     }
 
-    // As reduce, with block i of the result, of `counts[i]` elements, in `into` of rank i; values have all blocks, one
-    // after the other. In place, `into` holds all blocks first, and the result at its beginning afterwards.
+    // As reduce, but rank i gets block i of the result in `into`; the block has `counts[i]` elements. `values` has all
+    // blocks, one after another. In place, `into` has all blocks before the call, and the rank's result at its
+    // beginning afterwards.
     template <given In, writable Out, class Op>
     void reduce_scatter(const In& values, Out&& into, sizes counts, const Op& by) const
     {
@@ -286,8 +288,8 @@ public:
         return begin<hotlease_comm_ireduce_scatter_block>(arguments, {}, op.failure());
     }
 
-    // Reduces the values of the ranks up to this one to `into`. exscan: of the ranks before this one; leaves `into` of
-    // rank 0 as it is.
+    // Reduces the values of this rank and all ranks before it to `into`. exscan reduces only the values of the ranks
+    // before this rank, and does not change `into` of rank 0.
     template <given In, writable Out, class Op>
     void scan(const In& values, Out&& into, const Op& by) const
     {
@@ -321,7 +323,7 @@ public:
         const reducer<common<In, Out>> op(by);
         return begin<hotlease_comm_iexscan>(same_length(values, into, op), {}, op.failure());
     }
-    // exscan of one value; returns nothing at rank 0.
+    // exscan of one value; returns std::nullopt at rank 0.
     template <single T, class Op>
     std::optional<T> exscan(const T& value, const Op& by) const
     {
@@ -351,8 +353,8 @@ public:
         return into;
     }
 
-    // As alltoall, with blocks of any length: `sent[i]` values go to rank i, and `received[j]` come from rank j, at the
-    // displacements, or one block after the other. In place, `sent` is ignored.
+    // As alltoall, with blocks of any length: `sent[i]` values are sent to rank i, and `received[j]` values are
+    // received from rank j. Without displacements, blocks follow one another. In place, `sent` is ignored.
     template <given In, writable Out>
     void alltoallv(const In& values, sizes sent, Out&& into, sizes received, sizes sent_displacements = {},
                    sizes received_displacements = {}) const

@@ -78,8 +78,8 @@ constexpr hotlease_comm_datatype number_of()
 
 } // namespace detail
 
-// The datatype of a C++ type: numbers, bool, std::byte, std::complex, with_index; an enum counts as its underlying
-// type, any other type as a record, which only a user-defined operator can reduce.
+// The datatype of a C++ type: numbers, bool, std::byte, std::complex, with_index. An enum has the datatype of its
+// underlying type. Any other type is a record, which only a user-defined operator can reduce.
 template <class T>
 inline constexpr hotlease_comm_datatype datatype_of = detail::number_of<std::remove_cv_t<T>>();
 
@@ -129,8 +129,8 @@ inline constexpr bool is_commuting<commuting<Function>> = true;
 
 } // namespace detail
 
-// The built-in operators, explained at HOTLEASE_COMM_SUM in communicator.h. Any other associative function of two
-// elements that returns a third can be an operator, too.
+// The built-in operators, explained at HOTLEASE_COMM_SUM in communicator.h. Any associative function that makes one
+// element of two can be an operator, too.
 namespace op {
 inline constexpr detail::built_in<1, detail::suits::numbers> sum{};
 inline constexpr detail::built_in<2, detail::suits::numbers> prod{};
@@ -146,7 +146,7 @@ inline constexpr detail::built_in<11, detail::suits::indexed> minloc{};
 inline constexpr detail::built_in<12, detail::suits::indexed> maxloc{};
 } // namespace op
 
-// Marks a function of two elements as commutative, which is faster: otherwise its operands have to be in rank order.
+// Marks a function of two elements as commutative. This is faster, because its operands need not be in rank order.
 //
 //     all.allreduce(mine, hotlease::commutative([](point a, point b) { return a.x < b.x ? b : a; }));
 template <class Function>
@@ -157,7 +157,7 @@ detail::commuting<std::decay_t<Function>> commutative(Function&& function)
 
 namespace detail {
 
-// A function of the program; the library keeps it until nothing needs it any more.
+// A function of the program, which the library keeps alive while an operation needs it.
 template <class T, class Function>
 struct own_operator {
     Function function;

@@ -15,7 +15,7 @@
 
 namespace hotlease {
 
-// A failure in message passing; what() says what was being done, which rank it is about, why, and what to do next.
+// A failure in message passing; what() says which operation failed, which rank it is about, why, and what to do next.
 class communication_error : public error {
 public:
     explicit communication_error(const hotlease_error* from)
@@ -24,12 +24,14 @@ public:
     }
     communication_error(hotlease::kind kind, const std::string& message) : error(kind, ran::no, message) {}
 
-    // Rank of the member that failed, left, or sent data that does not match, if the error is about one.
+    // Rank of the member that failed, left, or sent data that does not match; std::nullopt if the error is about no
+    // member.
     std::optional<std::uint32_t> rank() const noexcept
     {
         return rank_ < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(rank_));
     }
-    // Cause, if it is separate from the error: "its connection was closed: its process has ended" for instance.
+    // Cause of the error, "its connection was closed: its process has ended" for instance; empty if there is no
+    // separate cause.
     const std::string& cause() const noexcept { return cause_; }
 
 private:
@@ -49,16 +51,16 @@ struct member_left : communication_error {
 struct outcast : communication_error {
     using communication_error::communication_error;
 };
-// Ranks called a collective differently, or it failed at rank(): no other collective of the communicator
-// succeeds.
+// Ranks called a collective with different arguments, or the collective failed at rank(): no later collective of the
+// communicator succeeds.
 struct mismatch : communication_error {
     using communication_error::communication_error;
 };
-// Members are missing at the join, or a rank or the size conflicts with another member's: cause().
+// Members are missing at the join, or a rank or the size conflicts with another member's; cause() says which.
 struct not_together : communication_error {
     using communication_error::communication_error;
 };
-// A message is longer than the receive buffer, needed(); it waits to be received with more room.
+// A message is longer than the receive buffer: it has needed() bytes, and can still be received into a larger buffer.
 struct truncated : communication_error {
     using communication_error::communication_error;
 };
@@ -92,7 +94,7 @@ namespace detail {
     }
 }
 
-// First exception of an operator of the program: its collective rethrows it.
+// First exception of an operator of the program; the collective that used the operator rethrows it.
 class thrown {
 public:
     void keep(std::exception_ptr exception) noexcept
@@ -113,8 +115,8 @@ private:
     std::exception_ptr first_;
 };
 
-// Calls a function of communicator.h with an error to fill in. If it failed, throws the exception of the program's
-// operator, else that error.
+// Calls a function of communicator.h with an error to fill in. If the function failed, throws the exception of the
+// program's operator, or else the error.
 template <class Call>
 void communicate(Call&& call, const thrown* by_operator = nullptr)
 {

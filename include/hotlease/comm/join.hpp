@@ -16,12 +16,12 @@
 
 namespace hotlease {
 
-// Rendezvous where members meet, served by a thread of this program until it is destroyed; members that are connected
-// do not need it any more. The program `hotlease comm rendezvous` does the same.
+// Rendezvous where members meet, served by a thread of this program until the object is destroyed. Connected members do
+// not need it any more. The program `hotlease comm rendezvous` does the same.
 class rendezvous {
 public:
-    // Serves at an address and port, "0.0.0.0:7072" for instance; port 0 is any free one. For members that have this
-    // secret, of at least 16 bytes; by default HOTLEASE_COMM_SECRET, or the content of the file
+    // Serves at an address and port, "0.0.0.0:7072" for instance; port 0 is any free port. Members need the same
+    // secret, which has at least 16 bytes. Default: HOTLEASE_COMM_SECRET, or the content of the file
     // HOTLEASE_COMM_SECRET_FILE.
     explicit rendezvous(const std::string& listen, std::string_view secret = {})
     {
@@ -32,19 +32,20 @@ public:
         });
         handle_.reset(started);
     }
-    // Address on which it listens, "127.0.0.1:40123" for instance.
+    // Address on which the rendezvous listens, "127.0.0.1:40123" for instance.
     std::string address() const { return hotlease_comm_rendezvous_address(handle_.get()); }
 
 private:
     detail::unique<hotlease_comm_rendezvous, hotlease_comm_rendezvous_free> handle_;
 };
 
-// Options of a join; explained at hotlease_comm_options in communicator.h. For empty or 0 the environment applies.
+// Options of a join, explained at hotlease_comm_options in communicator.h. Options that are empty or 0 are taken from
+// the environment.
 struct communicator_options {
     std::string name = {};                  // empty: HOTLEASE_COMM_NAME
     std::string rendezvous = {};            // "host:port"; empty: HOTLEASE_COMM_RENDEZVOUS
     std::uint32_t size = 0;                 // number of members; 0: HOTLEASE_COMM_SIZE
-    std::optional<std::uint32_t> rank = {}; // none: HOTLEASE_COMM_RANK, or any free one
+    std::optional<std::uint32_t> rank = {}; // none: HOTLEASE_COMM_RANK, or any free rank
     std::string secret = {};                // at least 16 bytes; empty: secret_file
     std::string secret_file = {}; // empty: HOTLEASE_COMM_SECRET, or the file HOTLEASE_COMM_SECRET_FILE
     bool sealed = false;          // encrypts the members' messages
@@ -54,7 +55,7 @@ struct communicator_options {
     std::chrono::microseconds spin = std::chrono::microseconds(20);
     std::uint64_t eager_bytes = 256 * 1024;
     std::uint64_t early_bytes = 256 << 20;
-    std::string address = {}; // at which others reach this member; empty: the one that reached the rendezvous
+    std::string address = {}; // at which others reach this member; empty: the one from which it reached the rendezvous
     bool newcomer = false;    // joins a communicator that grows to `size`: communicator::grow
     bool checked = false;     // members compare their calls before each collective: hotlease::at
     // "direct", "tcp", "ofi", "redis://host:6379", "s3://bucket", "dynamodb://table", "auto:..."; empty:
@@ -75,7 +76,7 @@ inline const hotlease_comm* of_gang(const hotlease_context* context)
 inline hotlease_comm* join(const communicator_options& options)
 {
     const auto text = [](const std::string& given) { return given.empty() ? nullptr : given.c_str(); };
-    // 0 is the default in C.
+    // In C, 0 means the default.
     const auto at_least_1 = [](auto time) {
         return time.count() > 1 ? static_cast<std::uint64_t>(time.count()) : 1;
     };
@@ -105,7 +106,7 @@ inline hotlease_comm* join(const communicator_options& options)
     return joined;
 }
 
-// A communicator's handle, and how functions of communicator.h are called with it.
+// A communicator's handle, and calls of functions of communicator.h with this handle.
 class with_handle {
 public:
     with_handle(with_handle&&) noexcept = default;
@@ -120,7 +121,7 @@ public:
         return *this;
     }
 
-    // 0 and "" after it has finished, or was moved from.
+    // Rank, size and name; 0 and "" if the communicator has finished or was moved from.
     std::uint32_t rank() const noexcept { return hotlease_comm_rank(handle_.get()); }
     std::uint32_t size() const noexcept { return hotlease_comm_size(handle_.get()); }
     std::string name() const { return hotlease_comm_name(handle_.get()); }
@@ -128,7 +129,7 @@ public:
     std::string link() const { return hotlease_comm_link(handle_.get()); }
     const hotlease_comm* handle() const noexcept { return handle_.get(); }
 
-    // Finishes: waits until everything is sent, and until others have read it or are gone. No call is
+    // Finishes: waits until everything is sent, and until other members have read it or are gone. No call is
     // possible afterwards.
     void finish()
     {
@@ -136,8 +137,8 @@ public:
         demand(!is_lent_, "communicator::finish: it is the gang's, whose workers keep it");
         communicate([&](hotlease_error** failure) { return hotlease_comm_finish(handle_.release(), failure); });
     }
-    // Gives up, like a member that has failed: the others learn it at once; on a gang, when the function has returned
-    // its error. No call is possible afterwards.
+    // Gives up, like a member that has failed: the other members learn of it at once (on a gang, when the function has
+    // returned its error). No call is possible afterwards.
     void abort() noexcept
     {
         hotlease_comm* const handle = handle_.release();
@@ -151,7 +152,7 @@ protected:
     explicit with_handle(const hotlease_comm* lent) : handle_(const_cast<hotlease_comm*>(lent)), is_lent_(true) {}
     ~with_handle() { leave(); }
 
-    // Calls a function of communicator.h with these arguments.
+    // Calls a function of communicator.h with the given arguments.
     template <auto Function, class Arguments>
     void run(const Arguments& arguments, const thrown* by_operator = nullptr) const
     {

@@ -11,8 +11,9 @@
 
 namespace hotlease {
 
-// As input, and in scatters as output: this rank's contribution is already in the output (the input), where its result,
-// or its block of it, will be. In gather, gatherv, scatter, scatterv and reduce at the root only.
+// Passed as input: this rank's contribution is already in the output, at the place of its block, or of the result. In
+// scatter and scatterv, passed as output: the root's block stays in the input. In gather, gatherv, scatter, scatterv
+// and reduce, only the root may pass it.
 struct inplace_t {};
 inline constexpr inplace_t inplace{};
 
@@ -30,7 +31,7 @@ concept writable = std::ranges::contiguous_range<Range> && std::ranges::sized_ra
 template <class T>
 concept given = plain_range<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, inplace_t>;
 
-// Objects that still exist when a call has returned: no temporaries, except views of memory elsewhere.
+// Objects whose memory still exists when a call has returned: no temporaries, except views of other memory.
 template <class T>
 concept lasting = std::is_lvalue_reference_v<T> || std::ranges::borrowed_range<T> ||
                   std::same_as<std::remove_cvref_t<T>, inplace_t>;
@@ -40,7 +41,7 @@ namespace detail {
 template <class Range>
 using value_of = std::ranges::range_value_t<std::remove_cvref_t<Range>>;
 
-// Element type of both sides of a collective, of which one may be in place.
+// Element type of input and output of a collective; one of the two may be hotlease::inplace.
 template <class In, class Out>
 struct sides_of {
     using type = value_of<In>;

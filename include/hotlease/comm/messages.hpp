@@ -18,7 +18,7 @@ namespace hotlease::detail {
 // Messages of hotlease::communicator.
 class with_messages : public with_handle {
 public:
-    // As a source or a tag: any.
+    // As a source or a tag: any source, or any tag.
     static constexpr std::int64_t any = HOTLEASE_COMM_ANY;
 
     // Sends, and returns when the memory may be used again.
@@ -33,8 +33,8 @@ public:
         send(std::span(&value, 1), to, tag);
     }
 
-    // Receives the first message with that source and tag. A message that is too long throws hotlease::truncated, and
-    // waits to be received with more room.
+    // Receives the first message with that source and tag. Throws hotlease::truncated if the message is too long; it
+    // can still be received into larger memory.
     template <writable Range>
     message recv(Range&& into, std::int64_t from = any, std::int64_t tag = any) const
     {
@@ -56,8 +56,8 @@ public:
         detail::demand(got.count<T>() == 1, "communicator::recv_value: the message is empty");
         return value;
     }
-    // Receives any number of elements. (Not while several threads receive with the same source and tag: use a known
-    // length instead.)
+    // Receives any number of elements. (Do not call it while other threads receive with the same source and tag:
+    // receive a known length instead.)
     template <single T>
     std::vector<T> recv_vector(std::int64_t from = any, std::int64_t tag = any) const
     {
@@ -67,7 +67,7 @@ public:
         return values;
     }
 
-    // Sends and receives at once, so that two members, or all in a ring, can do so with each other.
+    // Sends and receives at the same time: two members can call it with each other, and all members in a ring.
     template <plain_range From, writable Into>
     message sendrecv(const From& values, std::uint32_t to, Into&& into, std::int64_t from = any,
                      std::uint32_t send_tag = 0, std::int64_t recv_tag = any) const
@@ -78,7 +78,8 @@ public:
         return detail::message_of(got);
     }
 
-    // Describes the message that recv would receive: probe waits for it, iprobe returns nothing if there is none.
+    // Describes the message that recv would receive. probe waits for the message; iprobe returns std::nullopt if there
+    // is none.
     message probe(std::int64_t from = any, std::int64_t tag = any) const
     {
         hotlease_comm_message found{};
@@ -93,7 +94,7 @@ public:
         return found != 0 ? std::optional(detail::message_of(message)) : std::nullopt;
     }
 
-    // Starts a send or receive. If a vector is moved in, the request owns it, and returns it.
+    // Starts a send or receive. If a vector is moved in, the request owns the vector, and wait() returns it.
     template <plain_range Range>
         requires lasting<Range>
     request<> isend(Range&& values, std::uint32_t to, std::uint32_t tag = 0) const
@@ -118,7 +119,7 @@ public:
     {
         return irecv(std::span(&into, 1), from, tag);
     }
-    // Starts to receive up to this many elements, in memory of the request.
+    // Starts to receive up to `count_max` elements, in memory of the request.
     template <single T>
     request<std::vector<T>> irecv_vector(std::size_t count_max, std::int64_t from = any,
                                          std::int64_t tag = any) const

@@ -1,4 +1,4 @@
-// Requests: operations that go on while the program does something else. Included by hotlease/communicator.hpp.
+// Requests: operations that run while the program does something else. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_REQUEST_HPP
 #define HOTLEASE_COMM_REQUEST_HPP
 
@@ -16,13 +16,13 @@
 
 namespace hotlease {
 
-// A message that was received, or can be.
+// Description of a message that was received, or that can be received.
 struct message {
     std::uint32_t source; // rank of the sender
     std::uint32_t tag;    // tag of the sender
     std::uint64_t bytes;
 
-    // Number of elements; throws if the message is no whole number of them.
+    // Number of elements; throws if the message is not a whole number of elements.
     template <plain T>
     std::size_t count() const
     {
@@ -44,7 +44,7 @@ inline message message_of(const hotlease_comm_message& from)
     return {from.source, from.tag, from.size};
 }
 
-// Memory that a request owns until its end, and the result that it returns then.
+// Memory that a request owns until it ends, and the result that it then returns.
 template <class Result>
 struct kept { // one value
     std::unique_ptr<Result> value;
@@ -60,7 +60,7 @@ struct kept<message> {
 };
 template <class T>
 struct kept<std::vector<T>> {
-    std::vector<T> values; // their memory stays in place when this is moved
+    std::vector<T> values; // the elements stay at their address when this object is moved
     bool is_received = false;
     std::vector<T> taken(const hotlease_comm_message& from)
     {
@@ -72,15 +72,15 @@ struct kept<std::vector<T>> {
 
 } // namespace detail
 
-// A send, a receive or a collective that was started. `Result` is the type that wait() returns: nothing if the memory
-// is the caller's, a hotlease::message for a receive into such memory, and a value or a std::vector that the request
-// owns until then.
+// A send, a receive or a collective that was started. `Result` is the type that wait() returns. It is void if the
+// memory is the caller's, hotlease::message for a receive into the caller's memory, and else a value or a std::vector,
+// which the request owns until wait() returns it.
 //
-// The caller's memory must outlive the request, which never touches it after its end. A request that is destroyed
-// before its end cancels the operation if possible (a receive without a matching message, a send that has not started),
-// and else waits for its end. If an exception is leaving the block that started it, the request does not wait but takes
-// the memory back: then the operations of other members that depend on it fail, too, instead of waiting for a member
-// that does something else.
+// The caller's memory must outlive the request; after its end, a request never accesses the memory. A request that is
+// destroyed before the operation has ended cancels the operation if possible (a receive without a matching message, a
+// send that has not started), and else waits for the end. If an exception is leaving the block that started the
+// request, the request does not wait, but takes the memory back. Then the operations of other members that depend on it
+// fail, too, instead of waiting for this member, which does something else.
 template <class Result = void>
 class [[nodiscard]] request {
 public:
@@ -99,15 +99,15 @@ public:
     }
     ~request() { settle(); }
 
-    // Whether there is something to wait for: the result was not taken yet.
+    // Whether wait() may be called: the request has an operation whose result was not taken yet.
     bool valid() const noexcept { return handle_ != nullptr; }
     // Whether the operation has ended, so that wait() returns at once. Makes progress.
     bool test() { return hotlease_comm_test(handle_.get()) != 0; }
-    // Cancels the operation if possible; returns whether it was cancelled. Then wait() throws hotlease::cancelled.
+    // Cancels the operation if possible; returns whether it was cancelled. If so, wait() throws hotlease::cancelled.
     bool cancel() { return hotlease_comm_cancel(handle_.get()) != 0; }
 
-    // Waits for the end; throws if the operation failed; in a collective, the exception of the program's operator. The
-    // request is not valid afterwards.
+    // Waits until the operation has ended; throws if it failed. If the program's operator threw an exception in a
+    // collective, throws this exception. The request is not valid afterwards.
     Result wait()
     {
         detail::demand(valid(), "request: it has no operation, was waited for already, or moved from");
@@ -139,7 +139,7 @@ private:
     int unwinding_ = std::uncaught_exceptions();
 };
 
-// Waits for all; throws the first failure when all have ended.
+// Waits for all requests; when all have ended, throws the first failure.
 template <class Result>
 void wait_all(std::span<request<Result>> requests)
 {
@@ -161,8 +161,8 @@ void wait_all(std::vector<request<Result>>& requests)
     wait_all(std::span(requests));
 }
 
-// Waits until one has ended; returns the index of the first one, for which wait() then returns at once. Requests that
-// are not valid are skipped; returns nothing if none is valid.
+// Waits until a request has ended; returns the index of the first ended request, for which wait() returns at once.
+// Requests that are not valid are skipped; returns std::nullopt if no request is valid.
 template <class Result>
 std::optional<std::size_t> wait_any(std::span<const request<Result>> requests)
 {
