@@ -8,7 +8,7 @@ use std::path::Path;
 /// Returns the object behind a handle that must not be NULL.
 ///
 /// # Safety
-/// `handle` is NULL or valid, and stays so for `'a`.
+/// `handle` is NULL or valid, for all of `'a`.
 #[inline]
 pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &'static str) -> Result<&'a T, Failure> {
     // SAFETY: the caller's promise.
@@ -72,7 +72,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result
     unsafe { optional_text(text, name) }?.ok_or(Failure::Null(name))
 }
 
-/// Returns a text, `None` for NULL.
+/// Returns a text, or `None` for NULL.
 ///
 /// # Safety
 /// `text` is NULL or a string that ends with a zero byte and is valid for `'a`.
@@ -100,7 +100,7 @@ pub(crate) unsafe fn path<'a>(path: *const c_char, name: &'static str) -> Result
     Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// Writes a result to an out-parameter, unless that is NULL.
+/// Writes a result to an out-parameter, unless the out-parameter is NULL.
 ///
 /// # Safety
 /// `place` is NULL or valid for writing a `T`.
@@ -131,11 +131,11 @@ pub(crate) fn require_place<T>(place: *mut T, name: &'static str) -> Result<(), 
     }
 }
 
-/// Reads a struct that starts with its own size, as laid out by a caller of this or an older version: fields that the
-/// caller does not know are zero.
+/// Reads a struct that starts with its own size. The caller may have compiled it with this version or an older version
+/// of the header: fields that the older version does not have are read as zero.
 ///
 /// # Safety
-/// `given` is NULL or points to a `usize` (the struct's size in bytes) and is valid for reading that many.
+/// `given` is NULL or points to a `usize` (the struct's size in bytes), and is valid for reading so many bytes.
 /// `T` is `repr(C)`, begins with a `usize`, and all-zero bytes are a valid value of it.
 pub(crate) unsafe fn sized<T: Copy>(given: *const T, name: &'static str) -> Result<Option<T>, Failure> {
     if given.is_null() {
@@ -145,15 +145,15 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, name: &'static str) -> Resu
     let size = unsafe { given.cast::<usize>().read() };
     check_struct_size::<T>(size, name)?;
     let mut known = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: `size` bytes can be read by the caller's promise and written, being at most a T; zeros and
-    // bytes of a T written by C make a valid T.
+    // SAFETY: `size` bytes can be read by the caller's promise, and written because `size` is at most that of a T;
+    // zeros and bytes of a T written by C make a valid T.
     Ok(Some(unsafe {
         std::ptr::copy_nonoverlapping(given.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()
     }))
 }
 
-/// Fills in a struct that starts with its own size, up to the end of the caller's version of it.
+/// Fills in a struct that starts with its own size, up to the end of the struct in the caller's version.
 ///
 /// # Safety
 /// As for [`sized`], and valid for writing.
@@ -162,7 +162,7 @@ pub(crate) unsafe fn fill_sized<T: Copy>(place: *mut T, value: &T, name: &'stati
     let size = unsafe { place.cast::<usize>().read() };
     check_struct_size::<T>(size, name)?;
     let head = size_of::<usize>();
-    // SAFETY: `size` bytes can be written by the caller's promise; the first of them stay what they are.
+    // SAFETY: `size` bytes can be written by the caller's promise; the size itself is not written.
     unsafe {
         std::ptr::copy_nonoverlapping(
             std::ptr::from_ref(value).cast::<u8>().add(head),
@@ -173,7 +173,7 @@ pub(crate) unsafe fn fill_sized<T: Copy>(place: *mut T, value: &T, name: &'stati
     Ok(())
 }
 
-/// Rejects a struct of a later version: it may ask for something that this version does not know.
+/// Rejects a struct of a later version, which may request something that this version does not have.
 pub(crate) fn check_struct_size<T>(size: usize, name: &'static str) -> Result<(), Failure> {
     if size < size_of::<usize>() || size > size_of::<T>() {
         return Err(Failure::Argument(format!(

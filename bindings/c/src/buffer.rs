@@ -9,7 +9,7 @@ use std::ffi::c_void;
 /// `hotlease_buffer`.
 pub struct BufferHandle {
     buffer: Buffer<u8>,
-    /// Address that C writes through, taken while no other code had the buffer.
+    /// Address through which C writes, taken before any other code used the buffer.
     start: *mut u8,
 }
 
@@ -46,7 +46,7 @@ impl Range {
 }
 
 impl BufferHandle {
-    /// Part that a function reads.
+    /// Returns the part of a buffer that a function reads.
     ///
     /// # Safety
     /// The range's buffer is NULL or valid for `'a`.
@@ -56,7 +56,8 @@ impl BufferHandle {
         Ok(handle.buffer.slice(range.offset..end))
     }
 
-    /// Part that a function writes; the C caller keeps overlapping parts apart (convention 5).
+    /// Returns the part of a buffer that a function writes. The C caller must not use overlapping parts meanwhile
+    /// (convention 5).
     ///
     /// # Safety
     /// As for [`BufferHandle::input`].

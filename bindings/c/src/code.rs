@@ -14,7 +14,7 @@ pub struct CodeHandle {
 impl CodeHandle {
     fn of(code: Code) -> Self {
         let names = code.functions().iter();
-        // A symbol's name contains no zero byte: it ended there in the library.
+        // A symbol's name contains no zero byte, because a zero byte ends it in the library.
         let names = names.map(|function| CString::new(function.name.as_str()).unwrap_or_default());
         Self {
             names: names.collect(),

@@ -24,7 +24,7 @@ use std::ffi::{CString, c_char};
 /// `hotlease_comm`.
 pub struct CommHandle {
     communicator: Communicator,
-    /// Owned by the handle, for the functions that return them.
+    /// Name and link, owned by the handle, because functions return pointers to them.
     name: CString,
     link: CString,
 }
@@ -32,8 +32,8 @@ pub struct CommHandle {
 impl CommHandle {
     pub(crate) fn of(communicator: Communicator) -> Self {
         Self {
-            // The name came as a C string, so it has no zero byte. A member of another language whose name has one does
-            // not match it.
+            // The name was passed as a C string, so it has no zero byte. A name with a zero byte, from a member in
+            // another language, does not match it.
             name: CString::new(communicator.name()).unwrap_or_default(),
             link: CString::new(communicator.link().to_string()).unwrap_or_default(),
             communicator,
@@ -48,7 +48,7 @@ impl CommHandle {
 /// Takes the communicator out of a handle, and frees the handle.
 ///
 /// # Safety
-/// `comm` is NULL, or was given out and not given back yet.
+/// `comm` is NULL, or was returned to the caller and not freed yet.
 unsafe fn take(comm: *mut CommHandle) -> Result<Communicator, Failure> {
     // SAFETY: the caller's promise.
     unsafe { object(comm, "comm") }?;
@@ -81,7 +81,7 @@ exported!(hotlease_comm_split(comm: *const CommHandle, color: i64, key: i64, par
     }
 });
 
-/// Defines a function that makes a communicator from another one.
+/// Defines a function that makes a communicator from another communicator.
 macro_rules! derives {
     ($name:ident, $method:ident($($argument:ident: $type:ty)?), $place:ident) => {
         exported!($name(comm: *const CommHandle, $($argument: $type,)? $place: *mut *mut CommHandle) {
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn hotlease_comm_abort(comm: *mut CommHandle) {
     });
 }
 
-/// Reads a number of 32 bits, `None` for -1.
+/// Reads a number of 32 bits; returns `None` for -1.
 fn number_or_none(number: i64, name: &str) -> Result<Option<u32>, Failure> {
     match number {
         -1 => Ok(None),

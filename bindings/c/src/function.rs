@@ -87,8 +87,8 @@ exported!(hotlease_function_on_slot(function: *const FunctionHandle, slot: u32, 
 exported!(get hotlease_function_output_bytes(function: FunctionHandle) -> usize { 0, function.output_bytes });
 exported!(free hotlease_function_free(FunctionHandle));
 
-/// Reports the length of a result. If the function failed itself, copies its message to the output and reports the
-/// message's length.
+/// Writes the length of a result to `out_size`. If the function itself failed, copies its message to the output, and
+/// writes the message's length.
 ///
 /// # Safety
 /// `out_size` is NULL or valid for writing.
@@ -110,7 +110,8 @@ pub(crate) unsafe fn finish(result: Result<usize, Error>, out: &mut [u8], out_si
     }
 }
 
-/// Copies the message of a function that failed itself, up to the end of `out`.
+/// Copies the message of a function that failed itself, up to the end of `out`; returns the copied length. Returns
+/// `None` for any other error.
 #[cold]
 pub(crate) fn own_message(error: &Error, out: &mut [u8]) -> Option<usize> {
     let Error::Function { output, .. } = error else {

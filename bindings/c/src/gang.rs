@@ -1,5 +1,5 @@
-//! `hotlease_gang`: functions that run on several workers at the same time; and the communicator that such a function
-//! gets.
+//! `hotlease_gang`: functions that run on several workers at the same time, and the communicator that these functions
+//! get.
 
 use crate::argument::{bytes, bytes_mut, give, object, optional_text, put, require_place, text};
 use crate::code::CodeHandle;
@@ -56,8 +56,8 @@ impl GangHandle {
     /// Calls a function at all ranks.
     ///
     /// # Safety
-    /// The function's name is NULL or valid; `outputs` are NULL, or valid for writing `capacity` bytes, and one size,
-    /// for each rank.
+    /// The function's name is NULL or valid. Outputs and sizes are NULL, or valid for writing `capacity` bytes and one
+    /// size for each rank.
     unsafe fn call(&self, function: *const c_char, inputs: Inputs<'_>, outputs: CallOutputs) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let function = unsafe { text(function, "function") }?;
@@ -75,7 +75,7 @@ impl GangHandle {
             let begin = rank * outputs.capacity;
             room[begin..begin + result.len()].copy_from_slice(result);
             if !outputs.sizes.is_null() {
-                // SAFETY: not NULL, so there is one for each rank by the caller's promise.
+                // SAFETY: not NULL, so there is one size for each rank by the caller's promise.
                 unsafe { outputs.sizes.add(rank).write(result.len()) };
             }
         }

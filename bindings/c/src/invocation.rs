@@ -20,11 +20,11 @@ enum PendingCall {
     Bytes(Invocation),
     /// Call in flight, whose output is in a buffer.
     Buffer(BufferInvocation),
-    /// Ended call: with bytes, or with no bytes and a length in a buffer.
+    /// Ended call: its bytes, or the length of its output in a buffer.
     Ended(CallOutcome),
 }
 
-/// Outcome of a call: bytes and length.
+/// Outcome of a call: output bytes (none if the output is in a buffer), and length of the output.
 type CallOutcome = Result<(Vec<u8>, usize), Error>;
 
 fn with_bytes(result: Result<Vec<u8>, Error>) -> CallOutcome {
@@ -129,7 +129,7 @@ exported!(hotlease_wait(
     out_capacity: usize,
     out_size: *mut usize,
 ) {
-    // Taken first, because the invocation is freed in any case.
+    // Taken first, because the invocation is freed even if this function fails.
     let call = take(invocation)?;
     let out = bytes_mut(out, out_capacity, "out")?;
     let result = call.wait_into(out);
@@ -141,7 +141,7 @@ exported!(free hotlease_invocation_free(InvocationHandle));
 /// Takes the call out of a handle, and frees the handle.
 ///
 /// # Safety
-/// `invocation` is NULL, or was given out and not given back yet.
+/// `invocation` is NULL, or was returned to the caller and not freed yet.
 unsafe fn take(invocation: *mut InvocationHandle) -> Result<PendingCall, Failure> {
     // SAFETY: the caller's promise.
     unsafe { object(invocation, "invocation") }?;
@@ -159,7 +159,7 @@ pub(crate) struct Callback {
     user: *mut c_void,
 }
 
-// SAFETY: the header says that callbacks run on a thread of the library; the library only passes `user` on.
+// SAFETY: the header says that callbacks run on a thread of the library; the library only passes `user` to them.
 unsafe impl Send for Callback {}
 
 impl Callback {
@@ -199,13 +199,13 @@ impl Callback {
     }
 }
 
-/// Passes the result of a call with output as bytes to a callback.
+/// Passes the result of a call, whose output is bytes, to a callback.
 pub(crate) fn deliver_to(callback: Callback, result: Result<Vec<u8>, Error>) {
     callback.call(with_bytes(result));
 }
 
-/// A call whose outcome goes to a callback: future, executor and waker in one. The completion thread of the client
-/// library wakes it without holding any lock, so it polls right there.
+/// A call whose outcome is passed to a callback: future, executor and waker in one. The completion thread of the client
+/// library wakes a delivery without holding a lock, so the delivery polls the call on that thread.
 struct Delivery(Mutex<Option<(PendingCall, Callback)>>);
 
 impl Delivery {
@@ -217,7 +217,7 @@ impl Delivery {
             return;
         };
         let taken = pending.take();
-        // The callback may do anything, including a wake of this delivery.
+        // Unlocks first: the callback may do anything, and may even wake this delivery.
         drop(pending);
         if let Some((call, callback)) = taken {
             drop(call);
@@ -250,7 +250,7 @@ mod tests {
         size: usize,
         error: *const ErrorHandle,
     ) {
-        // SAFETY: the test passes a Vec, and the bytes that belong to the result.
+        // SAFETY: the test passes a Vec, and the library passes the bytes of the result.
         let (seen, bytes) = unsafe {
             let bytes = if out.is_null() {
                 &[]

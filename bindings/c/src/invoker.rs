@@ -13,7 +13,7 @@ use std::time::Duration;
 /// `hotlease_invoker`.
 pub struct InvokerHandle {
     pub(crate) invoker: Invoker,
-    /// Owned by the handle, for the function that returns it.
+    /// Owned by the handle, because a function returns a pointer to it.
     transport: CString,
 }
 
@@ -70,7 +70,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Ends a lease; writes what it has used, unless `usage` is NULL.
+    /// Ends a lease; writes the lease's usage, unless `usage` is NULL.
     ///
     /// # Safety
     /// `usage` is NULL, or valid for the size that it states.
@@ -83,7 +83,7 @@ impl Usage {
             return Ok(());
         }
         // Checked before the lease is released, because its usage cannot be read again afterwards.
-        // SAFETY: not NULL, so there is at least its size by the caller's promise.
+        // SAFETY: not NULL, so there is at least a size by the caller's promise.
         check_struct_size::<Self>(unsafe { usage.cast::<usize>().read() }, "usage")?;
         let used = end()?;
         let used = Self {
@@ -99,7 +99,7 @@ impl Usage {
 }
 
 impl Options {
-    /// Reads the options of a new lease; the defaults for NULL.
+    /// Reads the options of a new lease; returns the defaults for NULL.
     ///
     /// # Safety
     /// `options` is NULL, or valid with its size set, and its texts are NULL or valid.
@@ -112,7 +112,7 @@ impl Options {
         }
     }
 
-    /// Makes the client library's options of these; 0 is the default everywhere.
+    /// Converts to the options of the client library; a field that is 0 means the default.
     ///
     /// # Safety
     /// The texts are NULL or valid.

@@ -1,19 +1,19 @@
 //! The C ABI of the client library and of message passing. The contract of each function is in
 //! `include/hotlease/hotlease.h`, `communicator.h` and `gang.h`.
 //!
-//! * [`status`] — kinds of failure, and the error object; it converts every panic and every `Result`.
+//! * [`status`] — kinds of failure, the error object, and the conversion of panics and `Result`s.
 //! * [`argument`] — checks and conversions of arguments from C callers.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
 //!   [`mixed_calls`], [`parts`] — further ways to call.
 //! * [`comm`] — message passing; [`gang`] — functions that run at the same time, and their communicator.
 //!
-//! Without the feature `platform` there is message passing alone, and without `stores` no link of it through a store:
-//! `cargo build --release -p hotlease-c --no-default-features` builds a library that has neither tokio nor the clients of
-//! stores, and offers the functions of `communicator.h`, and of `hotlease.h` those of errors and versions.
+//! Without the feature `platform`, the library has only message passing; without `stores`, it has no links through
+//! stores. `cargo build --release -p hotlease-c --no-default-features` builds a library without tokio and the clients
+//! of stores. It has the functions of `communicator.h`, and the functions of `hotlease.h` for errors and versions.
 //!
-//! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The caller's
-//! part of each `unsafe` contract is the same, and is stated at the top of the header: pointers are NULL or valid, and
-//! nothing is freed while it is in use.
+//! Every handle is a `Box` that is returned to the caller as a raw pointer, and freed by its `_free` function. The
+//! caller's part of each `unsafe` contract is the same, and is stated at the top of the header: pointers are NULL or
+//! valid, and an object is not freed while it is in use.
 
 #![allow(clippy::missing_safety_doc)] // The headers state the safety contract; see above.
 #![cfg_attr(

@@ -39,7 +39,7 @@ pub unsafe extern "C" fn hotlease_map(
                 "{count} items are more than fit into memory"
             )));
         }
-        // All arguments first: nothing runs if one of them is wrong.
+        // Checks all arguments first, so that no call runs if an argument is wrong.
         let mut inputs = Vec::with_capacity(count);
         let mut capacity = 0;
         for index in 0..count {
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn hotlease_map(
     unsafe { run_guarded(error, body) }
 }
 
-/// Copies a result to its place; fails if it does not fit.
+/// Copies a result to its place; fails if the result does not fit.
 fn copy_result(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     let capacity = out.len() as u64;
     let room = out.get_mut(..bytes.len()).ok_or(Error::OutputTooLarge {

@@ -1,4 +1,4 @@
-//! Calls with bytes on one side and a buffer on the other.
+//! Calls with bytes as input and a buffer as output, or the other way round.
 
 use crate::argument::{bytes, bytes_mut, give, object, require_place};
 use crate::buffer::{BufferHandle, Range};

@@ -39,7 +39,7 @@ exported!(hotlease_model_learn(
 exported!(hotlease_model_plan(model: *const ModelHandle, tasks: u64, local_ns: u64, plan: *mut Plan) {
     require_place(plan, "plan")?;
     let model = object(model, "model")?;
-    // Not NULL, so there is at least its size, as the header demands.
+    // Not NULL, so there is at least a size, as the header demands.
     check_struct_size::<Plan>(plan.cast::<usize>().read(), "plan")?;
     let tasks = usize::try_from(tasks).unwrap_or(usize::MAX);
     let made = model.learned.plan(tasks, Duration::from_nanos(local_ns));

@@ -17,7 +17,7 @@ exported!(hotlease_invoke_parts(
     let function = object(function, "function")?;
     let (input, output) = (ranges(input, in_count, "in")?, ranges(output, out_count, "out")?);
     let input: Vec<BufferSlice<'_>> = each(input, |range| {
-        // Its buffer is NULL or valid, as the header demands.
+        // The range's buffer is NULL or valid, as the header demands.
         BufferHandle::input(range, "in")
     })?;
     let output: Vec<BufferSliceMut<'_>> = each(output, |range| {
@@ -27,10 +27,10 @@ exported!(hotlease_invoke_parts(
     finish(result, &mut [], out_size)
 });
 
-/// Returns the ranges of an array. Does not read an array with more than the allowed number.
+/// Returns the ranges of an array. Does not read an array with more than `PARTS_MAX` ranges.
 ///
 /// # Safety
-/// `first` is NULL, or the first of `count` that are valid for `'a`.
+/// `first` is NULL, or the first of `count` ranges that are valid for `'a`.
 unsafe fn ranges<'a>(first: *const Range, count: usize, name: &'static str) -> Result<&'a [Range], Failure> {
     if count > PARTS_MAX {
         return Err(Error::TooManyParts {
@@ -45,7 +45,7 @@ unsafe fn ranges<'a>(first: *const Range, count: usize, name: &'static str) -> R
     if first.is_null() {
         return Err(Failure::Null(name));
     }
-    // SAFETY: not NULL, so valid by the caller's promise; few.
+    // SAFETY: not NULL, so valid by the caller's promise; not larger than a slice may be.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 

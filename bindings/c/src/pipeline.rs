@@ -11,7 +11,7 @@ pub struct PipelineHandle {
     pipeline: Pipeline,
 }
 
-/// Returns the object behind a handle that only its thread uses.
+/// Returns the object behind a handle that only one thread uses.
 ///
 /// # Safety
 /// `handle` is NULL or valid, and no other code uses it for `'a`.

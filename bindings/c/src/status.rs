@@ -105,14 +105,14 @@ impl ErrorHandle {
     }
 }
 
-/// Runs the body of a function of the ABI. A failure becomes a status and, if the caller asks for one, an error object;
-/// so does a panic, which must not unwind into C.
+/// Runs the body of a function of the ABI. A failure becomes a status and, if the caller asks for it, an error object.
+/// A panic is also such a failure, because it must not unwind into C.
 ///
 /// # Safety
 /// `error` is NULL or valid for writing a pointer.
 #[inline]
 pub(crate) unsafe fn run_guarded(error: *mut *mut ErrorHandle, body: impl FnOnce() -> Result<(), Failure>) -> Status {
-    // State that a panic leaves half done is behind the client library's own locks, which do not poison.
+    // Unwind-safe: state that a panic leaves half changed is behind the client library's locks, which do not poison.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
         Ok(Err(failure)) => {
@@ -126,16 +126,16 @@ pub(crate) unsafe fn run_guarded(error: *mut *mut ErrorHandle, body: impl FnOnce
     }
 }
 
-/// Defines a function of the ABI that may fail, by its arguments (`error` comes after them) and its body. The body is
-/// unsafe code: as the header demands, pointers are NULL or valid, and handles were given out and are not freed yet.
-/// With `free`, defines the function that frees a handle; with `get`, one that reads a value of it, with the value
-/// for NULL.
+/// Defines a function of the ABI that may fail, by its arguments (`error` is added as the last argument) and its body.
+/// The body is unsafe code: as the header demands, pointers are NULL or valid, and handles are not freed yet. With
+/// `free`, defines the function that frees a handle. With `get`, defines a function that reads a value of a handle, or
+/// returns another value for NULL.
 macro_rules! exported {
     (free $name:ident($handle:ty)) => {
         /// See the header.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(handle: *mut $handle) {
-            // SAFETY: NULL, or given out by this library and not freed yet, as the header demands.
+            // SAFETY: NULL, or returned by this library and not freed yet, as the header demands.
             unsafe { $crate::status::free(handle) };
         }
     };
@@ -144,7 +144,7 @@ macro_rules! exported {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($handle: *const $type) -> $result {
             $crate::status::catch_panic($otherwise, || {
-                // SAFETY: NULL or valid, as the header demands.
+                // SAFETY: the handle is NULL or valid, as the header demands.
                 unsafe { $handle.as_ref() }.map_or($otherwise, |$handle| $value)
             })
         }
@@ -236,7 +236,7 @@ exported!(free hotlease_error_free(ErrorHandle));
 /// Frees a handle from `Box::into_raw`.
 ///
 /// # Safety
-/// `handle` is NULL, or came from `Box::into_raw` and was not given back yet.
+/// `handle` is NULL, or was returned by `Box::into_raw` and not freed yet.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         catch_panic((), || {

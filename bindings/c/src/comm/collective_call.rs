@@ -1,4 +1,4 @@
-//! Collectives as C calls them: the arguments, and whether to wait.
+//! Calls of collectives from C: their arguments, and whether to wait.
 
 use crate::argument::{bytes, bytes_mut, give, optional_text, require_place};
 use crate::comm::CommHandle;
@@ -37,11 +37,11 @@ pub(super) enum WaitMode {
     Begin(*mut *mut RequestHandle),
 }
 
-/// Runs or starts a collective on elements of this type, with its input and output.
+/// Runs or starts a collective, given with its element type, input and output.
 ///
 /// # Safety
 /// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for the collective's reads and writes until it has
-/// ended; the place of the request is NULL or valid.
+/// ended. The place for the request is NULL or valid.
 pub(super) unsafe fn start(
     comm: &CommHandle,
     (collective, element_type, input, output): (Collective<'_>, u64, *const c_void, *mut c_void),
@@ -60,14 +60,14 @@ pub(super) unsafe fn start(
     check_overlap((input, read), (output, written), ["input", "output"])?;
     match how {
         WaitMode::Wait => {
-            // SAFETY: the caller's promise, and they do not overlap.
+            // SAFETY: the caller's promise; input and output do not overlap.
             let (input, output) = unsafe { (bytes(input, read, "input")?, bytes_mut(output, written, "output")?) };
             collective.run(input, output)?;
         }
         WaitMode::Begin(request) => {
             require_place(request, "request")?;
             let mut memory = LentMemory::default();
-            // SAFETY: the caller's promise, and they do not overlap.
+            // SAFETY: the caller's promise; input and output do not overlap.
             let input = unsafe { memory.lend_input(input, read, "input")? }.clone();
             // SAFETY: as above.
             let output = unsafe { memory.lend_output(output, written, "output")? };
@@ -83,7 +83,7 @@ pub(super) fn is_in_place(start: *const c_void) -> bool {
     start.addr() == IN_PLACE
 }
 
-/// Address of a call's memory; `HOTLEASE_COMM_IN_PLACE` is an error unless the memory has no bytes.
+/// Returns the address of a call's memory. `HOTLEASE_COMM_IN_PLACE` is an error, unless the memory has no bytes.
 fn non_null_memory(start: *mut c_void, size: usize, name: &str) -> Result<*mut c_void, Failure> {
     if !is_in_place(start) {
         return Ok(start);
@@ -97,7 +97,7 @@ fn non_null_memory(start: *mut c_void, size: usize, name: &str) -> Result<*mut c
     )))
 }
 
-/// Rejects overlapping input and output: Rust may not read memory that is written to.
+/// Rejects overlapping input and output: Rust must not have a shared slice of memory that is written.
 pub(super) fn check_overlap(
     (input, read): (*const c_void, usize),
     (output, written): (*mut c_void, usize),
@@ -112,7 +112,7 @@ pub(super) fn check_overlap(
     Ok(())
 }
 
-/// Blocks from C: counts and displacements; empty where the call does not use them.
+/// Blocks from C: counts and displacements; both are empty if the call does not use them.
 #[derive(Clone)]
 pub(super) struct BlockLists<'a> {
     counts: &'a [usize],
@@ -120,10 +120,10 @@ pub(super) struct BlockLists<'a> {
 }
 
 impl<'a> BlockLists<'a> {
-    /// Blocks of these lengths; one after the other if `displacements` is NULL.
+    /// Makes blocks with lengths `counts`; they follow one another if `displacements` is NULL.
     ///
     /// # Safety
-    /// Both are NULL or have an entry for each member, for `'a`.
+    /// `counts` and `displacements` are NULL or have an entry for each member, for `'a`.
     pub(super) unsafe fn of(
         comm: &CommHandle,
         (counts, name): (*const usize, &'static str),
@@ -133,7 +133,7 @@ impl<'a> BlockLists<'a> {
         if counts.is_null() {
             return Err(Failure::Null(name));
         }
-        // SAFETY: not NULL, so there are as many by the caller's promise.
+        // SAFETY: not NULL, so there is an entry for each member by the caller's promise.
         let counts = unsafe { std::slice::from_raw_parts(counts, members) };
         if !displacements.is_null() {
             // SAFETY: as above.
@@ -149,7 +149,7 @@ impl<'a> BlockLists<'a> {
         })
     }
 
-    /// Blocks at the root; empty elsewhere.
+    /// Makes the blocks at the root, and no blocks at other ranks.
     ///
     /// # Safety
     /// As for [`BlockLists::of`].
@@ -169,7 +169,7 @@ impl<'a> BlockLists<'a> {
         })
     }
 
-    /// Length of a rank's block; 0 if it is not known here.
+    /// Returns the length of a rank's block; 0 if this rank has no blocks.
     pub(super) fn count(&self, rank: u32) -> usize {
         self.counts.get(rank as usize).copied().unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! Collectives: each one of `communicator.h` twice, waiting and non-blocking.
+//! Collectives of `communicator.h`: each as a function that waits, and as a non-blocking function.
 
 use crate::argument::object;
 use crate::comm::CommHandle;
@@ -15,10 +15,10 @@ type Output = *mut c_void;
 type Sizes = *const usize;
 type Op = *const OperatorHandle;
 
-/// Type for a barrier, which has no elements.
+/// Datatype of a barrier, which has no elements.
 const HOTLEASE_COMM_BYTES: u64 = 14;
 
-/// Defines both functions of a collective, which take the same arguments.
+/// Defines the two functions of a collective, which take the same arguments.
 macro_rules! collective {
     ($wait:ident, $begin:ident, $comm:ident($($argument:ident: $type:ty),*) {
         $(let $local:ident = $value:expr;)*
@@ -150,7 +150,7 @@ comm(
     datatype: u64
 ) {
     let received = BlockLists::of(comm, (received_counts, "received_counts"), received_displacements)?;
-    // In place, the blocks to send are where the received blocks will be.
+    // In place, the sent blocks have the places of the received blocks.
     let apart = !is_in_place(input);
     let sent = if apart { BlockLists::of(comm, (sent_counts, "sent_counts"), sent_displacements)? } else { received.clone() };
     let blocks = (sent.blocks(), received.blocks());

@@ -30,7 +30,7 @@ const RECORD: u64 = 1 << 32;
 /// Largest alignment of a type in C.
 pub(super) const ALIGNMENT_MAX: usize = 16;
 
-/// Type of a number.
+/// Returns the datatype with a number.
 pub(super) fn datatype(number: u64) -> Result<Datatype, Failure> {
     let named = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     if let Some(datatype) = named.and_then(|index| NAMED.get(index)) {
@@ -45,7 +45,7 @@ pub(super) fn datatype(number: u64) -> Result<Datatype, Failure> {
     })
 }
 
-/// Number of a type.
+/// Returns the number of a datatype.
 pub(super) fn number(datatype: Datatype) -> u64 {
     if let Datatype::Record(size) = datatype {
         return RECORD + u64::from(size.get());
@@ -54,7 +54,7 @@ pub(super) fn number(datatype: Datatype) -> u64 {
     index.map_or(0, |index| index as u64 + 1)
 }
 
-/// Alignment of such elements in C; for records it may be less.
+/// Returns the alignment of elements in C; records in C may have a smaller alignment.
 pub(super) fn alignment(datatype: Datatype) -> usize {
     let size = datatype.size();
     match datatype {

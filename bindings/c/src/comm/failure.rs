@@ -34,13 +34,13 @@ pub(crate) fn status_of(error: &Error) -> Status {
         Error::UnreadData { .. } => Status::NotRead,
         Error::Finished => Status::Finished,
         Error::LocalFailure { .. } => Status::Local,
-        // The rest are invalid options and arguments. A later version may have more kinds; their message says what they
-        // are.
+        // All other kinds are invalid options and arguments. A later version may have further kinds, which their
+        // messages explain.
         _ => Status::InvalidArgument,
     }
 }
 
-/// The rank that the error is about.
+/// Returns the rank that an error is about.
 fn rank_of(error: &Error) -> Option<u32> {
     match error {
         Error::Truncated { source_rank, .. } | Error::Mismatch { source_rank, .. } => Some(*source_rank),
@@ -52,7 +52,7 @@ fn rank_of(error: &Error) -> Option<u32> {
     }
 }
 
-/// The cause, in words, if it is separate from the error.
+/// Returns the cause of an error in words; empty if there is no separate cause.
 pub(crate) fn cause_of(failure: &Failure) -> CString {
     let cause = match failure {
         Failure::Comm(Error::MemberLost { loss, .. } | Error::Outcast { loss, .. }) => loss.to_string(),

@@ -8,7 +8,7 @@ use crate::status::{Failure, exported};
 use hotlease_comm::{MessageStatus, Pattern};
 use std::ffi::{c_int, c_void};
 
-/// Reads a pattern; -1 is any.
+/// Reads a pattern; -1 means any source, or any tag.
 fn pattern(source: i64, tag: i64) -> Result<Pattern, Failure> {
     Ok(Pattern {
         source: number_or_none(source, "source")?,
@@ -49,7 +49,7 @@ exported!(hotlease_comm_sendrecv(
 ) {
     let comm = object(comm, "comm")?;
     check_overlap((start, size), (into, capacity), ["bytes", "into"])?;
-    // NULL or valid, as the header demands, and not overlapping.
+    // `start` and `into` are NULL or valid, as the header demands, and do not overlap.
     let (sent, into) = (bytes(start, size, "bytes")?, bytes_mut(into, capacity, "into")?);
     let pattern = pattern(source, recv_tag)?;
     let status = comm.communicator.sendrecv(sent, to, send_tag, into, pattern)?;
@@ -91,7 +91,7 @@ exported!(hotlease_comm_isend(
 ) {
     require_place(request, "request")?;
     let communicator = &object(comm, "comm")?.communicator;
-    // An error is that of the request, which `isend_lent` makes.
+    // An error is reported by the request that `isend_lent` makes below.
     if let Ok(true) = communicator.try_send(bytes(start, size, "bytes")?, to, tag) {
         let (source, bytes) = (communicator.rank(), size as u64);
         return give(request, RequestHandle::ended(MessageStatus { source, tag, bytes }));

@@ -22,7 +22,7 @@ const BUILT_IN: [Operator; 12] = [
     Operator::MinLoc,
     Operator::MaxLoc,
 ];
-/// Bytes of unaligned operands that are copied at a time.
+/// Number of bytes of unaligned operands that are copied at a time.
 const ALIGNED_COPY: usize = 16 * 1024;
 
 /// `hotlease_comm_operator`.
@@ -61,7 +61,7 @@ struct UserOperator {
 }
 
 // SAFETY: the header says that any thread may call the function, and several threads at once; the library only passes
-// the pointer on.
+// the pointer to the function.
 unsafe impl Send for UserOperator {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for UserOperator {}
@@ -69,7 +69,7 @@ unsafe impl Sync for UserOperator {}
 impl Drop for UserOperator {
     fn drop(&mut self) {
         if let Some(release) = self.release {
-            // SAFETY: the header says that it takes this pointer, once.
+            // SAFETY: the header says that `release` takes this pointer, once.
             unsafe { release(self.pointer) };
         }
     }
@@ -98,11 +98,11 @@ impl UserFunction {
     fn call(&self, first: &[u8], second: &mut [u8], datatype: Datatype) {
         let count = first.len().min(second.len()) / datatype.size();
         let (one, two) = (first.as_ptr().cast(), second.as_mut_ptr().cast());
-        // SAFETY: the header says that the function takes these; both are of `count` elements.
+        // SAFETY: the header says that the function takes these arguments; both operands have `count` elements.
         let answer = unsafe { (self.function)(self.user.pointer, one, two, count, number(datatype)) };
         if answer != 0 {
-            // Caught by the engine, which tells all members. It is the caller's failure, so the panic hook is not
-            // called.
+            // The engine catches this and tells all members. The panic hook is not called, because the failure is the
+            // caller's.
             std::panic::resume_unwind(Box::new(format!("the function returned {answer}")));
         }
     }
@@ -122,7 +122,7 @@ impl AlignedCopy {
 
     fn bytes(&mut self, size: usize) -> &mut [u8] {
         let room = self.0.len() * ALIGNMENT_MAX;
-        // SAFETY: blocks are bytes without gaps, and the length is at most theirs.
+        // SAFETY: blocks are bytes without gaps, and the slice is not longer than all blocks.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), size.min(room)) }
     }
 }
@@ -152,7 +152,7 @@ exported!(hotlease_comm_operator_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_comm_operator_free(made: *mut OperatorHandle) {
     if built_in(made).is_none() {
-        // SAFETY: NULL, or given out above and not freed yet, as the header demands.
+        // SAFETY: NULL, or returned by the function above and not freed yet, as the header demands.
         unsafe { free(made) };
     }
 }
@@ -163,8 +163,8 @@ mod tests {
     use crate::status::Status;
     use hotlease_comm::{Operands, Reduction};
 
-    /// Computes `second = first - second`, which does not commute; fails for a 13. Adds 1 to the counter for each call,
-    /// and 1000 for the release.
+    /// Computes `second = first - second`, which does not commute; fails if `first` has a 13. Adds 1 to the counter at
+    /// each call; `released` adds 1000.
     unsafe extern "C" fn minus(
         user: *mut c_void,
         first: *const c_void,
@@ -177,7 +177,7 @@ mod tests {
             first.addr().is_multiple_of(8) && second.addr().is_multiple_of(8),
             "not aligned"
         );
-        // SAFETY: the library promises so many doubles, and the tests a number.
+        // SAFETY: the library passes `count` doubles in each operand, and the tests pass a number.
         let (calls, first, second) = unsafe {
             (
                 &mut *user.cast::<u32>(),
@@ -202,7 +202,7 @@ mod tests {
 
     fn make(calls: *mut u32) -> *mut OperatorHandle {
         let mut made = std::ptr::null_mut();
-        // SAFETY: all is valid.
+        // SAFETY: all arguments are valid.
         let status = unsafe {
             hotlease_comm_operator_create(
                 Some(minus),
@@ -229,7 +229,7 @@ mod tests {
         let mut calls = 0;
         let made = make(&raw mut calls);
         let reduction = reduction(made);
-        // More than is copied at a time.
+        // More elements than are copied at a time.
         let count = 5000;
         for shift in [0, 1, 4] {
             let bytes = |start: f64| (0..count).flat_map(move |index| (start + f64::from(index)).to_ne_bytes());

@@ -42,10 +42,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Converts to the library's options: the given value, else that of the environment, else the default.
+    /// Converts to the library's options: each is the given value, else the value in the environment, else the default.
     ///
     /// # Safety
-    /// The texts are NULL or valid, and so is the secret.
+    /// The texts and the secret are NULL or valid.
     pub(super) unsafe fn understood(&self) -> Result<hotlease_comm::Options, Failure> {
         // SAFETY: the caller's promise.
         let texts = unsafe {

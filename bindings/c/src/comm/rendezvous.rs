@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char, c_void};
 
 /// `hotlease_comm_rendezvous`.
 pub struct RendezvousHandle {
-    /// Owned by the handle, for the function that returns it.
+    /// Owned by the handle, because a function returns a pointer to it.
     address: CString,
     /// Serves until it is dropped.
     _server: Server,
@@ -32,7 +32,7 @@ exported!(hotlease_comm_rendezvous_start(
     give(rendezvous, handle)
 });
 
-/// Makes a secret of these bytes, unless they are NULL.
+/// Makes a secret of `size` bytes; returns `None` if `secret` is NULL and `size` is 0.
 ///
 /// # Safety
 /// `secret` is NULL or valid for reading `size` bytes.

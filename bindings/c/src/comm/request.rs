@@ -12,17 +12,17 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// `hotlease_comm_request`.
 pub struct RequestHandle {
     progress: RequestProgress,
-    /// Taken back before the caller is told that it may use its memory again.
+    /// Taken back before the caller is told that it may use the memory again.
     memory: LentMemory,
 }
 
 enum RequestProgress {
-    /// `None` while a wait has taken the request.
+    /// The request; `None` if a wait has taken it.
     Pending(Option<Request>),
     Ended(Result<hotlease_comm::MessageStatus, Error>),
 }
 
-/// Memory of an operation, as far as it uses any.
+/// Input and output of an operation, if it has them.
 #[derive(Default)]
 pub(super) struct LentMemory {
     pub input: Option<LentBytes>,
@@ -83,7 +83,7 @@ impl LentMemory {
         Ok(self.output.insert(lent))
     }
 
-    /// Takes the memory back: when this returns, no other code uses it.
+    /// Takes the memory back: when this returns, no other code uses the memory.
     fn take_back(&self) {
         self.input.iter().for_each(LentBytes::take_back);
         self.output.iter().for_each(LentBytesMut::take_back);
@@ -104,7 +104,7 @@ impl RequestHandle {
         }
     }
 
-    /// Makes the request of an operation that has ended.
+    /// Makes a request for an operation that has already ended.
     pub(super) fn ended(status: hotlease_comm::MessageStatus) -> Self {
         Self {
             progress: RequestProgress::Ended(Ok(status)),
@@ -112,7 +112,7 @@ impl RequestHandle {
         }
     }
 
-    /// Whether the operation has ended; then the caller may use its memory again.
+    /// Returns `true` if the operation has ended; then the caller may use the memory again.
     fn test(&mut self) -> bool {
         let RequestProgress::Pending(request) = &mut self.progress else {
             return true;
@@ -143,7 +143,7 @@ impl RequestHandle {
 }
 
 impl Drop for RequestHandle {
-    /// Cancels the operation if possible; otherwise it finds its memory taken back.
+    /// Cancels the operation if possible. If it continues, it can no longer use the memory, which is taken back.
     fn drop(&mut self) {
         self.cancel();
     }
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn hotlease_comm_cancel(request: *mut RequestHandle) -> c_
 
 exported!(hotlease_comm_wait(request: *mut RequestHandle, message: *mut Message) {
     object(request, "request")?;
-    // Not NULL, so given out and not freed yet, as the header demands.
+    // Not NULL, so returned to the caller and not freed yet, as the header demands.
     let mut request = Box::from_raw(request);
     let status = request.wait()?;
     put(message, status.into());
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_all(
             if request.is_null() {
                 continue;
             }
-            // SAFETY: not NULL, so given out and not freed yet, as the header demands.
+            // SAFETY: not NULL, so returned to the caller and not freed yet, as the header demands.
             let mut request = unsafe { Box::from_raw(request) };
             match request.wait() {
                 Ok(_) if messages.is_null() => {}
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
                 }
             }
         }
-        // An earlier one may have ended as well, and comes first.
+        // An earlier request may have ended as well, and is then returned instead.
         let at_most = if ended.is_some() { Duration::ZERO } else { FOR_EVER };
         let found = wait_any(&watches, at_most).map(|at| indices[at]).or(ended);
         // SAFETY: checked above.

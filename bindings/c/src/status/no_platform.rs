@@ -1,9 +1,9 @@
-//! Errors of the client library and of gangs in a library without the feature `platform`: there are none.
+//! Empty type for errors of the client library and of gangs, in a library without the feature `platform`.
 
 use super::Status;
 use std::ffi::c_int;
 
-/// Error of what the feature `platform` adds.
+/// Error of the parts that the feature `platform` adds; never made here.
 pub(crate) enum PlatformError {}
 
 impl PlatformError {

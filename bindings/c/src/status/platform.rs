@@ -44,7 +44,7 @@ impl PlatformError {
                 RunCertainty::Yes => 1,
                 RunCertainty::Unknown => 2,
             },
-            // Other ranks may have run, even if this one did not.
+            // Other ranks' functions may have run, even if this rank's function did not.
             Self::Gang(GangError::Rank { source, .. }) => 1 + c_int::from(source.ran() != RunCertainty::Yes),
             Self::Gang(_) => 0,
         }
@@ -61,7 +61,7 @@ impl PlatformError {
         matches!(self, Self::Client(error) if error.retryable())
     }
 
-    /// The function's own code.
+    /// Returns the function's own error number.
     pub(super) fn code(&self) -> i32 {
         match self.of_function() {
             Some(Error::Function { code, .. }) => *code,
@@ -69,7 +69,7 @@ impl PlatformError {
         }
     }
 
-    /// Bytes that the output needs.
+    /// Returns the number of bytes that the output needs.
     pub(super) fn needed(&self) -> u64 {
         match self.of_function() {
             Some(Error::OutputTooLarge { produced, .. }) => *produced,
@@ -77,7 +77,7 @@ impl PlatformError {
         }
     }
 
-    /// Rank of the gang whose function failed.
+    /// Returns the rank of the gang whose function failed.
     pub(crate) fn rank(&self) -> Option<u32> {
         match self {
             Self::Gang(GangError::Rank { rank, .. }) => Some(*rank),
@@ -85,7 +85,7 @@ impl PlatformError {
         }
     }
 
-    /// Error of the invocation that failed: a single one, or that of a rank of a gang.
+    /// Returns the error of the failed invocation: a single invocation, or the invocation of a gang's rank.
     fn of_function(&self) -> Option<&Error> {
         match self {
             Self::Client(error) | Self::Gang(GangError::Rank { source: error, .. }) => Some(error),
@@ -101,7 +101,7 @@ fn status_of_gang(error: &GangError) -> Status {
         GangError::GangEnded => Status::LeaseEnded,
         GangError::CommunicatorEnded => Status::Finished,
         GangError::ForeignCommunicator => Status::Local,
-        // The rest are invalid requests. A later version may have more kinds; their message says what they are.
+        // All other kinds are invalid requests. A later version may have further kinds, which their messages explain.
         _ => Status::InvalidArgument,
     }
 }
