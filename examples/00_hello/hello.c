@@ -38,7 +38,7 @@ int main(int argc, char** argv)
 done:
     if (failed)
         fprintf(stderr, "hello: %s\n", hotlease_error_message(error));
-    /* In any order; NULL is allowed. */
+    /* Objects may be freed in any order; NULL is allowed. */
     hotlease_error_free(error);
     hotlease_function_free(add);
     hotlease_invoker_free(invoker);

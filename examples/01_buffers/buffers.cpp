@@ -18,16 +18,16 @@ try {
     auto out = invoker.output<double>(count);
     std::iota(in.begin(), in.end(), 0.0);
 
-    // The worker reads `in` and writes `out` where they are.
+    // The worker reads `in` and writes `out` in place.
     const std::size_t produced = double_all.call(in, count, out);
     std::printf("doubled %zu numbers; the last is %.0f\n", produced, out[count - 1]);
 
-    // Any part of a buffer will do, also as input and output at once: elements 1000 to 1999, in place.
+    // A call can use any part of a buffer, even the same part as input and output: here elements 1000 to 1999.
     double_all.call(in.part(1000, 1000), in.part(1000, 1000));
     std::printf("elements 999, 1000, 1999, 2000 are now %.0f, %.0f, %.0f, %.0f\n", in[999], in[1000],
                 in[1999], in[2000]);
 
-    // The price of a call does not depend on how much memory it names.
+    // The cost of a call does not depend on the size of the memory that it names.
     for (const std::size_t size : {std::size_t{1}, std::size_t{131072}, count}) {
         using clock = std::chrono::steady_clock;
         constexpr int calls = 2000;

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-// Doubles every number. The same code serves both cases: input and output in a buffer of the client, or sent through
-// the ring.
+// Doubles every number. The same code works for input and output in buffers of the client, and for input and output
+// that are sent through the ring.
 HOTLEASE_FUNCTION(double_all)
 {
     (void)context;
     if (size > capacity) {
-        *produced = size; // the room that is needed; the caller gets an error that says so
+        *produced = size; // the capacity that is needed; the caller gets an error with this size
         return 0;
     }
     const auto* numbers = static_cast<const double*>(in);
@@ -20,7 +20,7 @@ HOTLEASE_FUNCTION(double_all)
     return 0;
 }
 
-// Writes one number, at any size of its input, so that the time measured is the cost of the call.
+// Writes one number for an input of any size, so that the measured time is only the cost of the call.
 HOTLEASE_FUNCTION(last)
 {
     (void)context;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstddef>
 
-// Stands for any work that takes a while for each element, such as a step of a heat equation.
+// An example of work that takes some time for each element, such as a step of a heat equation.
 HOTLEASE_FUNCTION(task)
 {
     (void)context;

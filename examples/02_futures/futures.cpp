@@ -22,7 +22,7 @@ try {
     hotlease::invoker invoker{hotlease::code{argc > 1 ? argv[1] : "libfutures_functions.so"}};
     const hotlease::function task = invoker.function("task");
 
-    // A loop over 2n elements, shared with the worker: it does the first half, this program the second.
+    // A loop over 2n elements, shared with the worker: the worker does the first half, this program the second half.
     constexpr std::size_t n = 1'000'000;
     auto in = invoker.input<double>(2 * n);
     auto out = invoker.output<double>(2 * n);
@@ -34,7 +34,7 @@ try {
     const double sum = std::accumulate(out.begin(), out.end(), 0.0);
     std::printf("%zu elements from the worker, %zu from here, sum %.0f\n", produced, n, sum);
 
-    // Many calls in flight: the slot does them one after the other, without waiting for this program in between.
+    // Many calls in flight: the slot runs them one after another, without waiting for this program in between.
     std::vector<hotlease::future<std::vector<double>>> results;
     for (int i = 0; i < 32; ++i)
         results.push_back(task.submit<double>(std::vector<double>(16, i)));
@@ -44,7 +44,7 @@ try {
             total += y;
     std::printf("32 calls in flight gave %.0f\n", total);
 
-    // A callback instead of get(): it runs on a thread of the library as soon as the result is there.
+    // A callback instead of get(): it runs on a thread of the library as soon as the result has arrived.
     std::atomic<int> arrived = 0;
     for (int i = 0; i < 4; ++i)
         task.submit<double>(std::vector{1.0 * i}).then([&](hotlease::outcome<std::vector<double>> outcome) {

@@ -8,7 +8,7 @@ struct range {
 };
 
 HOTLEASE_FUNCTION(count_primes);
-HOTLEASE_IDEMPOTENT(count_primes); // a second count does no harm: a worker that dies costs only time
+HOTLEASE_IDEMPOTENT(count_primes); // counting again does no harm: if a worker dies, only time is lost
 
 std::int32_t count_primes(hotlease_context* context, const void* in, std::uint64_t size, void* out,
                           std::uint64_t capacity, std::uint64_t* produced)

@@ -20,11 +20,11 @@ try {
     const char* library = argc > 1 ? argv[1] : "libmap_functions.so";
     const auto slots = static_cast<std::uint32_t>(argc > 2 ? std::atoi(argv[2]) : 2);
 
-    // Two slots of one worker: two threads, each on a core of its own. (`.workers = 2` would give two
-    // processes instead; then one can crash without the other.)
+    // Two slots of one worker: two threads, each on a core of its own. (`.workers = 2` would make two processes
+    // instead; then a crash of one process does not affect the other process.)
     hotlease::invoker invoker{hotlease::code{library}, {.slots = slots}};
 
-    // 64 pieces of unequal work: a slot that has finished one takes the next.
+    // 64 pieces of unequal work: a slot that has finished a piece takes the next piece.
     std::vector<range> pieces;
     for (std::uint64_t i = 0; i < 64; ++i)
         pieces.push_back({i * 5000, (i + 1) * 5000});

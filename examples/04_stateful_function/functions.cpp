@@ -1,5 +1,5 @@
-// A worker lives as long as its lease, so a function can keep state in it: a connection, a model, a cache. This one
-// keeps a table that is expensive to make, and a count.
+// A worker lives as long as its lease, so a function can keep state in it: a connection, a model, a cache. This
+// function keeps a table that is expensive to make, and a count of calls.
 
 #include <hotlease/function.h>
 
@@ -16,7 +16,7 @@ struct state {
 
     state()
     {
-        // Stands for slow work: loading a model, opening a file, warming a cache.
+        // An example of slow work: loading a model, opening a file, warming a cache.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         for (int i = 0; i < 1000; ++i) {
             double root = 1;
@@ -43,7 +43,7 @@ HOTLEASE_FUNCTION(square_root)
         return hotlease_fail(2, "the table ends at 999", out, capacity, produced);
 
     // `*context->state` is one pointer for each slot. Only this slot's thread uses it, so it needs no lock. The worker
-    // never frees the state; it ends with the process, at the end of the lease.
+    // never frees the state: its memory is released when the process ends, at the end of the lease.
     if (*context->state == nullptr)
         *context->state = new state;
     auto* kept = static_cast<state*>(*context->state);

@@ -1,4 +1,4 @@
-// A stateful function: slow on its first call, which makes the state, and fast from then on.
+// A stateful function: its first call makes the state and is slow, all later calls are fast.
 
 #include <hotlease/hotlease.hpp>
 

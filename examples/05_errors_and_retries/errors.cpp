@@ -1,4 +1,4 @@
-// Every failure says what happened, whether the function ran, and whether it is billed. Only functions that are
+// Every error says what happened, whether the function ran, and whether the call is billed. Only functions that are
 // declared idempotent are ever run twice.
 
 #include <hotlease/hotlease.hpp>
@@ -44,12 +44,12 @@ try {
     show("an error of the function", [&] { invoker.function("refuse").call<int>(input); });
     show("a result that does not fit", [&] { invoker.function("verbose").call<char>(input); });
 
-    // A deadline: the function is asked to stop; if it does not, it is killed.
+    // A deadline: the function is asked to stop; if it does not stop, it is killed.
     const auto hurried = invoker.function("endless", {.timeout = std::chrono::milliseconds(100)});
     show("a function without end", [&] { hurried.call<char>(input); });
 
-    // A crash ends the worker, and nothing else: the next call gets a new worker. It is unknown how far the function
-    // got, so it is not run again.
+    // A crash ends only the worker: the next call gets a new worker. It is unknown how much the function did before the
+    // crash, so the function is not run again.
     show("a crash", [&] { invoker.function("crash").call<int>(input); });
 
     // A function that may be run twice is run again, and the caller sees only the result.
@@ -61,7 +61,7 @@ try {
     });
     std::filesystem::remove(file);
 
-    // The lease is over.
+    // A call after the lease has ended.
     const hotlease::function refuse = invoker.function("refuse");
     invoker.deallocate();
     show("a call after the end", [&] { refuse.call<int>(input); });

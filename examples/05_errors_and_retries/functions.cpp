@@ -16,7 +16,7 @@ HOTLEASE_FUNCTION(refuse)
     return hotlease_fail(EDOM, "I only take even numbers", out, capacity, produced);
 }
 
-// Has a longer result than there is room for.
+// Has a result that is longer than the capacity of the output.
 HOTLEASE_FUNCTION(verbose)
 {
     (void)context, (void)in, (void)size;
@@ -45,8 +45,8 @@ HOTLEASE_FUNCTION(endless)
     return hotlease_fail(ECANCELED, "cancelled", out, capacity, produced);
 }
 
-// Crashes the first time: when the file named in the input does not exist yet. It creates the file first, so that the
-// second run succeeds. A second run does no harm, and the marker below says so.
+// Crashes in its first run, in which the file named in the input does not exist yet. It creates the file before the
+// crash, so that the second run succeeds. A second run does no harm, as the marker below declares.
 HOTLEASE_FUNCTION(unlucky);
 HOTLEASE_IDEMPOTENT(unlucky);
 

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-// Steps begin to end, if the interval from 0 to 1 is divided into `count` equal steps.
+// Steps `begin` to `end` of the interval from 0 to 1, which is divided into `count` equal steps.
 struct steps {
     std::uint64_t begin, end, count;
 };
 
-// Returns the part of these steps in the integral of 4 / (1 + x^2), which is pi in total.
+// Returns the integral of 4 / (1 + x^2) over these steps. Over all steps, it is pi.
 inline double integrate(steps part)
 {
     const double width = 1.0 / static_cast<double>(part.count);

@@ -2,7 +2,7 @@
 //
 //     mpirun -n 2 ./mpi_pi
 //
-// With more ranks than free cores some ranks wait until others give their workers back.
+// With more ranks than free cores, some ranks wait until other ranks give their workers back.
 //
 // The six lines marked with (+) are all that hotlease adds to the MPI program.
 
@@ -46,7 +46,7 @@ int main(int argc, char** argv)
                         std::fabs(pi - M_PI));
     } catch (const hotlease::error& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-        MPI_Abort(MPI_COMM_WORLD, 1); // the other ranks would wait for this one for ever
+        MPI_Abort(MPI_COMM_WORLD, 1); // otherwise the other ranks would wait for this rank for ever
     }
     MPI_Finalize();
 }

@@ -1,8 +1,8 @@
-// Temperatures of a metal plate with one hot edge, computed by several processes: each has some of its rows, sends the
-// rows at its borders to its neighbours (halo exchange), and learns with all others when the temperatures have settled
-// (allreduce).
+// Temperatures of a metal plate with one hot edge, computed by several processes. Each process has some rows of the
+// plate, and sends the rows at its borders to its neighbours (halo exchange). By an allreduce, all processes learn when
+// the temperatures have settled.
 //
-// Every process is a member of one communicator, which is described in the environment:
+// Every process is a member of one communicator, which environment variables describe:
 //
 //     export HOTLEASE_COMM_SECRET=$(openssl rand -hex 16) HOTLEASE_COMM_RENDEZVOUS=127.0.0.1:7072
 //     hotlease comm rendezvous --listen $HOTLEASE_COMM_RENDEZVOUS &
@@ -28,7 +28,7 @@ static void settle(hotlease::communicator& all)
 {
     const std::size_t rank = all.rank(), size = all.size();
     const std::size_t first = height * rank / size, rows = height * (rank + 1) / size - first;
-    // This member's rows, and one more at either side: a neighbour's, or the plate's edge, of which the upper one is
+    // This member's rows, and one more row on either side: a neighbour's row, or the plate's edge. The upper edge is
     // hot.
     std::vector<double> now((rows + 2) * width, 0.0);
     if (rank == 0)
@@ -38,7 +38,8 @@ static void settle(hotlease::communicator& all)
 
     int steps = 0;
     for (double change = 100; change > tolerance; ++steps) {
-        // Both directions at once. Receives are started first, so that arriving rows have their place.
+        // Sends and receives in both directions at once. Receives are started first, so that arriving rows are written
+        // to their place directly.
         std::vector<hotlease::request<hotlease::message>> halos;
         std::vector<hotlease::request<>> borders;
         if (rank > 0) {
@@ -58,7 +59,7 @@ static void settle(hotlease::communicator& all)
                 next[i] = (now[i - 1] + now[i + 1] + now[i - width] + now[i + width]) / 4;
                 largest = std::max(largest, std::abs(next[i] - now[i]));
             }
-        hotlease::wait_all(borders); // before their rows are written
+        hotlease::wait_all(borders); // before the rows that are being sent are overwritten
         std::copy(next.begin() + width, next.end() - width, now.begin() + width);
         change = all.allreduce(largest, hotlease::op::max);
     }
@@ -72,10 +73,10 @@ static void settle(hotlease::communicator& all)
 
 int main()
 try {
-    hotlease::communicator all; // meets the others
+    hotlease::communicator all; // meets the other members
     settle(all);
     all.finish();
 } catch (const hotlease::error& error) {
-    std::fprintf(stderr, "%s\n", error.what()); // what, which rank, why, what next
+    std::fprintf(stderr, "%s\n", error.what()); // what failed, at which rank, why, what to do next
     return 1;
 }

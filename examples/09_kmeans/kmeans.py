@@ -1,4 +1,4 @@
-"""Distributed k-means: each rank has a part of the molecules, and one allreduce an epoch makes the new centroids.
+"""Distributed k-means: each rank has a part of the molecules, and one allreduce in each epoch makes the new centroids.
 
 The molecules are those of 07_molecules; their features are counted in their SMILES: atoms, bonds, rings and branches.
 """
@@ -27,7 +27,7 @@ def features(path="examples/07_molecules/molecules.csv.gz"):
 
 
 def kmeans(points, first):
-    world = MPI.COMM_WORLD  # of the ranks that run this function
+    world = MPI.COMM_WORLD  # communicator of the ranks that run this function
     mine = points[world.rank :: world.size]
     centroids = first.copy()
     for _ in range(EPOCHS):
@@ -45,9 +45,9 @@ def kmeans(points, first):
 points, efficiency = features()
 first = points[:: len(points) // CLUSTERS][:CLUSTERS]
 ranks = int(sys.argv[1]) if len(sys.argv) > 1 else len(os.sched_getaffinity(0))
-with hotlease.Gang(ranks) as gang:  # this many workers, or none
+with hotlease.Gang(ranks) as gang:  # `ranks` workers, or none
     began = time.perf_counter()
-    centroids = gang.run(kmeans, points, first)[0]  # all ranks return the same
+    centroids = gang.run(kmeans, points, first)[0]  # all ranks return the same centroids
     seconds = time.perf_counter() - began
 print(f"{EPOCHS} epochs over {len(points):,} molecules on {ranks} ranks: {seconds:.2f} s")
 nearest = ((points[:, None, :] - centroids) ** 2).sum(axis=2).argmin(axis=1)

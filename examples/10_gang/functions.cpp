@@ -1,4 +1,4 @@
-// Function of a gang: each rank computes its share of an integral, and all together the whole.
+// Function of a gang: each rank computes its share of an integral, and all ranks together add up the whole integral.
 
 #include "share.h"
 
@@ -18,7 +18,7 @@ HOTLEASE_FUNCTION(integrate)
             mine += 4 / (1 + x * x);
         }
         mine /= static_cast<double>(intervals);
-        // Every rank gets the sum. A rank that fails, here or before, ends the call at all others.
+        // Every rank gets the sum. If a rank fails, here or before, the call ends at all other ranks, too.
         return hotlease::give(share{all.rank(), mine, all.allreduce(mine, hotlease::op::sum)}, out, capacity);
     });
 }

@@ -1,7 +1,7 @@
-// A gang: workers that are leased together, all or none, and run a function at the same time, one rank each. Their
-// functions have a communicator, with which they add up their results.
+// A gang: workers that are leased together, all or none, and run a function at the same time, one rank each. The
+// function has a communicator, with which the ranks add up their results.
 //
-//     ./gang [RANKS]     (2, unless you have more cores to lease)
+//     ./gang [RANKS]     (default: 2; each rank needs a core)
 
 #include "share.h"
 
@@ -15,7 +15,7 @@ int main(int argc, char** argv)
 try {
     hotlease::options options;
     options.workers = argc > 1 ? static_cast<std::uint32_t>(std::atoi(argv[1])) : 2;
-    options.patience = std::chrono::seconds(10); // for so many cores to be free at once
+    options.patience = std::chrono::seconds(10); // time to wait until so many cores are free at once
     hotlease::gang gang{hotlease::code{"libgang_functions.so"}, options};
 
     // The first call makes the communicator; the second one uses it.
@@ -25,6 +25,6 @@ try {
 
     gang.end();
 } catch (const hotlease::error& error) {
-    std::fprintf(stderr, "%s\n", error.what()); // which rank, what, why, what next
+    std::fprintf(stderr, "%s\n", error.what()); // which rank failed, how, why, what to do next
     return 1;
 }

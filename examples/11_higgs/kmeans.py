@@ -1,4 +1,4 @@
-"""Distributed k-means over any link, as LambdaML does it on functions: one allreduce an epoch makes the new centroids.
+"""Distributed k-means over any link, as LambdaML does it on functions: one allreduce in each epoch makes new centroids.
 
     hotlease comm run -n 10 python examples/11_higgs/kmeans.py
 
@@ -20,21 +20,22 @@ SUMS = (CLUSTERS, FEATURES + 2)  # for each cluster: sums of coordinates, number
 
 
 def batch(number):
-    """Returns the same points at every rank: around ten centres, as far from each other as points are from theirs."""
+    """Returns points, the same at every rank. They are around ten centres, which are as far from each other as a point is
+    from its centre."""
     centres = np.random.default_rng(SEED).normal(size=(CLUSTERS, FEATURES))
     random = np.random.default_rng([SEED, number])
     return centres[random.integers(CLUSTERS, size=POINTS)] + random.normal(size=(POINTS, FEATURES))
 
 
 def epoch(world, mine, centroids):
-    """Returns the next centroids, the average squared distance of points from the old ones, and the exchange's time."""
+    """Returns the next centroids, the mean squared distance of points from the old centroids, and the exchange's time."""
     sums = np.zeros(SUMS)
     for points in mine:
         nearest = np.argmin((centroids**2).sum(axis=1) - 2 * points @ centroids.T, axis=1)
         lengths = (points**2).sum(axis=1, keepdims=True)
         sums += np.eye(CLUSTERS)[nearest].T @ np.hstack([points, np.ones_like(lengths), lengths])
     began = time.perf_counter()
-    world.Allreduce(MPI.IN_PLACE, sums)  # 2,400 bytes of all ranks
+    world.Allreduce(MPI.IN_PLACE, sums)  # 2,400 bytes of each rank
     took = time.perf_counter() - began
     coordinates, counts, lengths = sums[:, :-2], sums[:, -2:-1], sums[:, -1:]
     squares = lengths - 2 * (centroids * coordinates).sum(axis=1, keepdims=True) + counts * (centroids**2).sum(axis=1, keepdims=True)
@@ -57,7 +58,7 @@ def main():
         centroids, distance, exchanges[number] = epoch(world, mine, centroids)
         took[number] = time.perf_counter() - began
     world.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-    world.Allreduce(MPI.IN_PLACE, exchanges, MPI.MIN)  # of the rank that came last: it did not wait for others
+    world.Allreduce(MPI.IN_PLACE, exchanges, MPI.MIN)  # time of the last rank, which did not wait for other ranks
     measured = {
         "ranks": world.size, "epochs": options.epochs, "points": options.batches * POINTS, "bytes": int(8 * np.prod(SUMS)),
         "epoch_s": float(np.median(took)), "exchange_s": float(np.median(exchanges)), "distance": round(float(distance), 6),

@@ -1,8 +1,8 @@
-"""Data-parallel training of a small PyTorch model on parts of each batch: one allreduce a step adds up gradients.
+"""Data-parallel training of a small PyTorch model on parts of each batch: one allreduce in each step adds up gradients.
 
     hotlease comm run -n 2 python examples/12_training/train.py
 
-Rank 0 trains the same model alone, on whole batches, and compares: only rounding differs.
+Rank 0 also trains the same model alone, on whole batches, and compares the weights: only rounding differs.
 """
 
 import numpy as np
@@ -20,14 +20,14 @@ def model():
 
 
 def data():
-    """Returns generated collisions, and whether they are signals, by a rule that the model does not know."""
+    """Returns generated collisions, and whether they are signals. The model has to learn the rule for that."""
     random = torch.Generator().manual_seed(2)
     points = torch.randn(POINTS, FEATURES, generator=random)
     return points, (torch.sin(points[:, :4]).sum(dim=1, keepdim=True) > 0).double()
 
 
 def in_one_piece(tensors):
-    """Returns a tensor with all of these one after the other, and each of them as a view of it."""
+    """Returns a tensor with copies of all `tensors`, one after another, and for each tensor a view of its copy."""
     whole = torch.cat([tensor.detach().flatten() for tensor in tensors])
     parts = whole.split([tensor.numel() for tensor in tensors])
     return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors)]
@@ -38,8 +38,8 @@ def train(world, net, points, labels):
     weights, views = in_one_piece(parameters)
     gradients, slopes = in_one_piece([torch.zeros_like(weight) for weight in views])
     for parameter, view, slope in zip(parameters, views, slopes):
-        parameter.data, parameter.grad = view, slope  # backward() adds to it in place
-    # numpy arrays of the same memory: received data is in the model at once.
+        parameter.data, parameter.grad = view, slope  # backward() adds to the gradient in place
+    # The numpy array and the model share memory: received data is in the model at once.
     world.Bcast(weights.numpy())
     optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
     losses = np.zeros(STEPS)
@@ -47,7 +47,7 @@ def train(world, net, points, labels):
         batch = torch.arange(step * BATCH, (step + 1) * BATCH) % POINTS
         mine = batch[world.rank :: world.size]
         gradients.zero_()
-        # Sum over this rank's points of the mean over all: parts may have different lengths.
+        # This rank's part of the mean over the whole batch: divides by BATCH, because ranks may have different numbers of points.
         loss = torch.nn.functional.binary_cross_entropy_with_logits(net(points[mine]), labels[mine], reduction="sum") / BATCH
         loss.backward()
         world.Allreduce(MPI.IN_PLACE, gradients.numpy())
@@ -58,7 +58,7 @@ def train(world, net, points, labels):
 
 
 torch.set_default_dtype(torch.float64)
-torch.set_num_threads(1)  # for each rank
+torch.set_num_threads(1)  # one thread for each rank
 world = MPI.COMM_WORLD
 points, labels = data()
 weights, losses = train(world, model(), points, labels)
