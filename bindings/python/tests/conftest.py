@@ -16,7 +16,7 @@ _RUNTIME = tempfile.mkdtemp(prefix="hotlease-python-test-")
 os.environ["HOTLEASE_RUNTIME_DIR"] = _RUNTIME
 for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
     os.environ.pop(_name, None)
-# Programs that a shell starts in the background ignore these signals, and so do all programs that they start.
+# A program that a shell starts in the background ignores these signals, and so do all programs that it starts.
 for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, signal.SIG_DFL)
@@ -24,13 +24,13 @@ for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 import hotlease  # noqa: E402
 from hotlease import _kept, _open, _programs  # noqa: E402
 
-# Executors that do not end. Kept, because the program would wait for one that was dropped.
+# Executors that do not end. They are kept alive, because the program would wait for a dropped executor.
 _stuck = []
 
 
 @pytest.fixture(scope="session")
 def platform():
-    """Returns the runtime directory of the platform. The first Executor starts it; it is taken down at the end."""
+    """Returns the runtime directory of the platform. The first Executor starts the platform; it is ended after all tests."""
     yield _RUNTIME
     subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60)
     shutil.rmtree(_RUNTIME, ignore_errors=True)
@@ -59,8 +59,8 @@ def pair(platform, eventually):
 
 
 def end(executor, seconds=15):
-    """Shuts down. An executor that never ends, because of a lost or waiting task, fails the test and is not waited
-    for."""
+    """Shuts an executor down. If it does not end in time, because of a lost or waiting task, fails the test and waits no
+    longer."""
     ending = threading.Thread(target=executor.shutdown, daemon=True)
     ending.start()
     ending.join(seconds)
@@ -73,7 +73,7 @@ def end(executor, seconds=15):
 def pytest_unconfigure(config):
     if _stuck:
         config.get_terminal_writer().flush()
-        # Bypasses the end of the interpreter, which would wait for threads of such an executor.
+        # Skips the interpreter's own end, which would wait for the threads of these executors.
         os._exit(1)
 
 
@@ -101,7 +101,7 @@ def eventually():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program that finds these modules, in a separate folder."""
+    """Runs a program in a separate folder; it can import the modules of this folder."""
 
     def run(program, **environment):
         path = tmp_path / "program.py"

@@ -1,6 +1,6 @@
-"""Hosts on this node, network namespaces joined by a bridge in another one, and daemons of a site on them. As in
-`tests/src/hosts.rs`: nothing is visible or changed outside. Leftovers of a killed test have names that start with
-`hlt-PID-`; the next test removes them.
+"""Hosts on this node, and daemons of a site on them. The hosts are network namespaces; a bridge in a further namespace joins
+them. As in `tests/src/hosts.rs`, nothing is visible or changed outside of these namespaces. Leftovers of a killed test have
+names that start with `hlt-PID-`; the next test removes them.
 """
 
 import json
@@ -16,7 +16,7 @@ from hotlease import _programs
 
 _LIMIT = 60
 _NAMES = ("client", "manager", "node", "next")
-# Variables of the user who runs the tests, hidden from the hosts' programs.
+# Variables of the user who runs the tests; the hosts' programs do not get them.
 _NOT_THEIRS = ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY", "HOTLEASE_KEY_FILE", "HOTLEASE_TOKEN_FILE", "HOTLEASE_MUNGE")
 
 
@@ -38,7 +38,7 @@ class Hosts:
         if os.geteuid() != 0:
             pytest.skip("several hosts on one machine need root")
         self._folder = pathlib.Path(folder)
-        # Each host sees only its own sockets in this folder: a client that finds an agent's socket is on the agent's
+        # In this folder, each host sees only its own sockets: a client that finds an agent's socket is on the agent's
         # host.
         self._run = self._folder / "run"
         self._prefix = f"hlt-{os.getpid()}-python"
@@ -84,7 +84,7 @@ class Hosts:
         return self._folder / name
 
     def identity(self, role, *arguments, authority="ca"):
-        """Makes a folder with an identity issued by the site's authority, or by another one."""
+        """Makes a folder with an identity that the site's authority, or another authority, has issued."""
         if not (self._folder / authority).exists():
             self._issue("init", "--dir", self._folder / authority)
         out = self._folder / f"identity-{len(list(self._folder.iterdir()))}"
@@ -129,7 +129,7 @@ class Hosts:
 
 
 class Site:
-    """A manager, agents that share two cores or have both each, and the data that a client needs."""
+    """A manager, agents (each with both cores of the machine, or with its share of the two), and the data that a client needs."""
 
     def __init__(self, hosts, nodes=("node",), share=True):
         self.hosts = hosts
@@ -153,11 +153,11 @@ class Site:
         self.manager.wait()
 
     def start_manager(self):
-        """Starts the manager again, at the same address and with the same state."""
+        """Starts the manager again, at its old address and with its old state."""
         self.manager, _ = self.hosts.daemon("manager", *self._manager, "--listen", self._listen)
 
     def program(self, script, *arguments, identity=None):
-        """Starts a Python program on the client's host; workers on the node import the tests' modules from its
+        """Starts a Python program on the client's host. Workers on the node import the tests' modules from the program's
         folder."""
         variables = {"HOTLEASE_IDENTITY": identity or self.client}
         command = [sys.executable, "-c", script, self.url, *map(str, arguments)]

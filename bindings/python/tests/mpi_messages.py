@@ -1,4 +1,4 @@
-"""Messages between two or three members: a program for three."""
+"""Messages between two or three members: a program for three members."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ def raises(kind, call):
 
 
 def everyone_with_everyone():
-    """Large and small messages, all at the same time, by rank and in any order."""
+    """Large and small messages, all at the same time, received by rank or in any order."""
     for count in (0, 1, 100, LARGE // 8):
         into = [np.empty(count) for _ in range(size)]
         requests = [comm.Irecv(into[of], of, 5) for of in range(size)]
@@ -128,7 +128,7 @@ def control_c_ends_a_wait_and_nothing_else():
             raise AssertionError("nothing ended it")
     comm.send(rank, (rank + 1) % size, 71)
     assert comm.recv(source=(rank - 1) % size, tag=71) == (rank - 1) % size
-    # The barrier of rank 0 goes on after its wait was interrupted.
+    # Although rank 0's wait was interrupted, its barrier continues.
     if rank != 0:
         comm.Ibarrier().Wait()
 
@@ -170,7 +170,7 @@ def counts_that_differ_are_told():
         group.Barrier()
     except MPI.Exception as caught:
         error = caught
-    # Rank 0 may have sent its part, and learn at the barrier that another rank left first.
+    # Rank 0 may already have sent its part, and then learns at the barrier that another rank left first.
     assert error is not None and error.kind in ("Mismatch", "CollectiveFailed", "MemberLeft"), error
     group.Free()
 

@@ -1,5 +1,5 @@
-"""Calls of MPI on neighbours, distributed arrays, positions of files that ranks share, files that are used in sequence, and windows
-over memory of the program: a program for four ranks that asserts what the standard says, and that runs with any MPI."""
+"""Calls of MPI on neighbours, distributed arrays, shared positions of files, sequential files, and windows over memory of the
+program: a program for four ranks that asserts what the standard says, and that runs with any MPI."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from hotlease import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 right, left = (rank + 1) % size, (rank - 1) % size
-# Whether calls that a sequential file does not have are refused: Open MPI carries them out.
+# Whether calls that are invalid for sequential files are refused: Open MPI does not refuse them.
 IS_STRICT = "Open MPI" not in MPI.Get_library_version()
 
 
@@ -37,7 +37,7 @@ def neighbours_of_a_line():
 
 
 def neighbours_that_are_one_rank():
-    """Two ranks in a ring: each is before and behind the other; and one that is its own neighbour."""
+    """Two ranks in a ring: each is before and behind the other. Also one rank that is its own neighbour."""
     ring = comm.Create_cart([2, 2], periods=[True, True])
     row, column = ring.Get_coords(ring.rank)
     vertical, horizontal = ring.Get_cart_rank([1 - row, column]), ring.Get_cart_rank([row, 1 - column])
@@ -76,7 +76,7 @@ def graphs():
 
 
 def distributed_graphs():
-    # Each rank sends to the next two, and receives from the two before it.
+    # Each rank sends to the next two ranks, and receives from the two ranks before it.
     second = (rank + 2) % size
     ring = comm.Create_dist_graph_adjacent([left, second], [right, second])
     assert ring.Get_topology() == MPI.DIST_GRAPH and isinstance(ring, MPI.Distgraphcomm)
@@ -85,8 +85,7 @@ def distributed_graphs():
     assert (list(sources), list(destinations), weights) == ([left, second], [right, second], None)
     assert ring.neighbor_allgather(rank) == [left, second]
     assert ring.neighbor_alltoall(["to right", "to second"]) == ["to right", "to second"]
-    # Blocks of different lengths: each rank sends one number more than its rank to the next, and twice as many to the
-    # second.
+    # Blocks of different lengths: rank n sends n + 1 numbers to the next rank, and twice as many to the rank after that.
     counts_out, counts_in = [rank + 1, 2 * (rank + 1)], [left + 1, 2 * (second + 1)]
     given = np.arange(3.0 * (rank + 1)) + 100 * rank
     got = np.full(sum(counts_in) + 1, -1.0)
@@ -105,7 +104,7 @@ def distributed_graphs():
     ring.Neighbor_alltoallw([matrix, [1, 1], [0, 8], [column, column]], [received, [1, 1], [8, 0], [column, column]])
     assert received[:, 1].tolist() == [10 * left, 10 * left + 2] and received[:, 0].tolist() == [10 * second + 1, 10 * second + 3]
     column.Free()
-    # Messages of the program are not mixed up with those of neighbours.
+    # Messages of the program are not mixed up with messages of neighbour collectives.
     request = ring.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)
     assert ring.neighbor_allgather(("block", rank)) == [("block", left), ("block", second)]
     ring.send("message", right, 0)
@@ -116,7 +115,7 @@ def distributed_graphs():
     sources, destinations, weights = weighted.Get_dist_neighbors()
     assert weighted.Get_dist_neighbors_count()[2] and [list(each) for each in weights] == [[left + 1], [rank + 1]]
     weighted.Free()
-    # Rank 0 knows all edges: from each rank to all ranks behind it.
+    # Rank 0 gives all edges: from each rank to all ranks behind it.
     edges = [(one, other) for one in range(size) for other in range(one + 1, size)]
     degrees = [size - 1 - one for one in range(size)]
     given = (list(range(size)), degrees, [other for _, other in edges]) if rank == 0 else ([], [], [])
@@ -138,7 +137,7 @@ def neighbours_without_waiting():
         comm.send("begun", 0)
     request.Wait()
     assert got[0] == left and request == MPI.REQUEST_NULL
-    # Several at a time, with messages of the program among them.
+    # Several collectives at a time, with messages of the program among them.
     many = np.full((6, 2), -1.0)
     requests = [line.Ineighbor_alltoall(np.array([rank, number], "f8"), many[number]) for number in range(6)]
     requests.insert(3, line.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG))
@@ -164,7 +163,7 @@ def neighbours_without_waiting():
     assert numbers.tolist() == [left] * (left + 1) + [second] * (second + 1)
     assert received[:, 1].tolist() == [10 * left, 10 * left + 2] and received[:, 0].tolist() == [10 * second + 1, 10 * second + 3]
     column.Free(), ring.Free()
-    # Beyond an end nothing is sent, and nothing is written.
+    # Beyond an end of the grid, nothing is sent and nothing is written.
     grid = comm.Create_cart([size], periods=[False])
     before, behind = grid.Shift(0, 1)
     got = np.full((2, 3), -1.0)
@@ -175,7 +174,7 @@ def neighbours_without_waiting():
 
 
 def distributed_arrays():
-    """Each rank's part, by its datatype, beside the indices that it should have."""
+    """Compares each rank's part, by its datatype, with the indices that the part should have."""
     block, cyclic, none, default = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_NONE, MPI.DISTRIBUTE_DFLT_DARG
 
     def owned(length, kind, argument, processes, place):
@@ -211,7 +210,7 @@ def shared_positions():
     file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
     assert file.Get_position_shared() == 0
     comm.Barrier()
-    # Records of several lengths, in any order, none over another.
+    # Ranks write records of several lengths, in any order; no record overwrites another record.
     for number in range(25):
         file.Write_shared(f"<{rank} {number:0{1 + rank}}>".encode())
     file.Sync(), comm.Barrier(), file.Sync()
@@ -226,7 +225,7 @@ def shared_positions():
     for of in range(size):
         numbers = [int(number) for who, number in records if int(who) == of]
         assert numbers == list(range(25)), "those of one rank are in their order"
-    # Each part comes to one rank.
+    # Each part is read by one rank.
     file.Seek_shared(0)
     assert file.Get_position_shared() == 0
     comm.Barrier()
@@ -317,7 +316,7 @@ def memory_that_is_attached():
         win.Put(np.array([10.0 * rank + to]), to, places[to][0] + 8 * rank)
     win.Fence()
     assert (floats == 10 * np.arange(size) + rank).all()
-    # Every other number, and what the owner has written since.
+    # Every other number, and the number that the owner has written since.
     stride = MPI.INT.Create_vector(2, 1, 2).Commit()
     win.Put([np.array([7, 8], "i4"), 2, MPI.INT], right, (places[right][1] + 4, 1, stride))
     win.Fence()
@@ -342,7 +341,7 @@ def memory_that_is_attached():
     win.Lock(rank)
     assert numbers.tolist() == [0, 0, 10 * size if rank == 1 else 0, 0]
     win.Unlock(rank)
-    # Other regions are attached in place of this one, while all of the rest stays.
+    # Other regions are attached instead of this region; all further regions remain attached.
     comm.Barrier()
     win.Detach(numbers)
     more = [np.full(3, 1000.0 * number + rank) for number in range(5)]
@@ -365,7 +364,7 @@ def memory_that_is_attached():
         fails(lambda: win.Detach(numbers), MPI.ERR_RMA_ATTACH)
         fails(lambda: win.Shared_query(0), MPI.ERR_RMA_FLAVOR)
     win.Fence()
-    # Data that others have written before the memory is detached is in it.
+    # After memory is detached, it contains the data that other ranks wrote before.
     win.Lock(right, MPI.LOCK_SHARED)
     win.Put(np.array([6.0]), right, their[right][4] + 8)
     win.Unlock(right)

@@ -1,4 +1,4 @@
-"""Every collective on communicators of 1 to 9, compared with numpy: a program for nine members, which split into
+"""Every collective on communicators of 1 to 9 members, compared with numpy: a program for nine members, which split into
 smaller groups."""
 
 import sys
@@ -11,7 +11,7 @@ TYPES = ["i4", "f8", "c16", "u1", "i8", "f4"]
 
 
 def given(rank, count, dtype="f8"):
-    """Contribution of a rank, which all ranks can compute."""
+    """Returns the contribution of a rank, which all ranks can compute."""
     return ((np.arange(count) * 7 + rank * 3 + 1) % 11).astype(dtype)
 
 
@@ -112,7 +112,7 @@ def ragged(comm, root):
     whole = np.zeros(sum(counts), "i4")
     comm.Allgatherv([mine, MPI.INT], [whole, counts, None, MPI.INT])
     same(whole, wanted)
-    # The blocks are in reverse order, with a gap of one element before each.
+    # The blocks are in reverse order, with a gap of one element before each block.
     places = [sum(counts[each + 1 :]) + size - each for each in range(size)]
     whole = np.full(sum(counts) + size + 1, -1, "i4")
     comm.Allgatherv(mine, [whole, counts, places, MPI.INT])
@@ -160,7 +160,7 @@ def operators(comm):
         assert got.tolist() == least.tolist(), "a packed array has no gaps between its pairs"
 
     def compose(a, b, datatype):
-        # Composes functions x -> k x + d, which does not commute: b after a.
+        # Composes functions x -> k x + d (b after a), an operation that does not commute.
         first, second = np.frombuffer(a, "f8").reshape(-1, 2), np.frombuffer(b, "f8").reshape(-1, 2)
         assert datatype.Get_size() == 16
         second[:] = np.stack([first[:, 0] * second[:, 0], first[:, 1] * second[:, 0] + second[:, 1]], axis=1)
@@ -196,7 +196,7 @@ def objects(comm, root):
 
 
 def started(comm, root):
-    """Non-blocking collectives, started one after the other and waited for together."""
+    """Non-blocking collectives: starts all of them one after another, then waits for all."""
     size, rank = comm.size, comm.rank
     mine, total = given(rank, 40), everybody(comm, 40).sum(axis=0)
     copy, result = (mine if rank == root else np.zeros(40)), np.zeros(40)

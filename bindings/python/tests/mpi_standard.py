@@ -1,4 +1,4 @@
-"""Calls of MPI beside messages and collectives of arrays: a program for four ranks that asserts what the standard says,
+"""Calls of MPI other than messages and collectives of arrays: a program for four ranks that asserts what the standard says,
 and that runs with any MPI."""
 
 import os
@@ -109,7 +109,7 @@ def persistent_requests():
         MPI.Prequest.Startall([receive, send])
         MPI.Prequest.Waitall([receive, send])
         assert (got == 10 * left + turn).all() and send and receive
-    # Elements with gaps; and what is known of a message.
+    # Elements with gaps, and the status of a message.
     matrix = np.full((3, 2), -1.0)
     column = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
     columns, synchronous = comm.Recv_init([matrix, 1, column], MPI.ANY_SOURCE, 9), comm.Ssend_init(got, rank, 9)
@@ -171,8 +171,8 @@ def derived_datatypes():
     column = MPI.DOUBLE.Create_vector(3, 1, 4).Commit()
     assert (column.Get_size(), column.Get_extent(), column.Get_true_extent()) == (24, (0, 72), (0, 72))
     got = np.full((3, 4), -1.0)
-    # Sends the second column; the neighbour gets it as its last one. Then a column is sent that the neighbour gets as
-    # three numbers in a row.
+    # Sends the second column; the neighbour receives it as its last column. Then sends a column that the neighbour receives
+    # as three consecutive numbers.
     comm.Sendrecv([matrix.reshape(-1)[1:], 1, column], right, 1, [got.reshape(-1)[3:], 1, column], left, 1)
     assert (got[:, 3] == np.arange(1, 12, 4) + 100 * left).all() and (got[:, :3] == -1).all()
     flat = np.empty(3)
@@ -238,7 +238,7 @@ def derived_datatypes():
 
 
 def blocks_of_several_types():
-    """A transpose of the blocks of a matrix whose rows are distributed: each rank sends columns and receives rows."""
+    """Transposes the blocks of a matrix with distributed rows: each rank sends columns and receives rows."""
     mine = np.arange(2.0 * 2 * size).reshape(2, 2 * size) + 100 * rank
     got = np.zeros((2, 2 * size))
     two = MPI.DOUBLE.Create_vector(2, 2, 2 * size).Commit()
@@ -247,7 +247,7 @@ def blocks_of_several_types():
     for of in range(size):
         theirs = np.arange(2.0 * 2 * size).reshape(2, 2 * size) + 100 * of
         assert (got[:, 2 * of : 2 * of + 2] == theirs[:, 2 * rank : 2 * rank + 2]).all()
-    # Sends numbers to one rank, and none to the others.
+    # Sends a number to one rank, and nothing to the other ranks.
     counts = [1 if to == right else 0 for to in range(size)]
     into = np.zeros(1, "f4")
     incoming = [1 if of == left else 0 for of in range(size)]
@@ -319,7 +319,7 @@ def files():
     assert file.Get_size() == 0
     comm.Barrier()
     assert file.Get_amode() == MPI.MODE_CREATE | MPI.MODE_RDWR and file.Get_group().size == size
-    # Each rank writes its own part, and reads that of its neighbour.
+    # Each rank writes its own part, and reads its neighbour's part.
     part, status = np.arange(3, dtype="i4") + 10 * rank, MPI.Status()
     file.Write_at_all(12 * rank, part, status)
     assert status.Get_count(MPI.INT) == 3
@@ -343,7 +343,7 @@ def files():
     request = file.Iread_at(0, whole)
     request.Wait(status)
     assert (whole == np.arange(3)[:, None] + 10 * np.arange(size)).all() and status.Get_count(MPI.INT) == 3 * size
-    # Elements with gaps in memory; and the end of the file.
+    # Elements with gaps in memory, and a read at the end of the file.
     file.Read_at(0, [whole, 1, column], status)
     assert whole[:, 0].tolist() == [0, 10, 20]
     file.Read_at(12 * size - 4, got, status)

@@ -1,4 +1,4 @@
-/* Functions for test_native.py; each shows one thing that a test can check. */
+/* Functions for test_native.py; each has one property that a test checks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -57,8 +57,8 @@ HOTLEASE_FUNCTION(positive)
     return 0;
 }
 
-/* Returns how far input, output and scratch memory are from a multiple of 64, the room for output, the slot's number,
- * and whether there is a deadline. */
+/* Returns the distances of input, output and scratch memory from a multiple of 64, the capacity of the output, the
+ * slot's number, and whether there is a deadline. */
 HOTLEASE_FUNCTION(surroundings)
 {
     (void)size;
@@ -86,7 +86,7 @@ HOTLEASE_FUNCTION(third_time)
     return 0;
 }
 
-/* Counter of both functions below, in this copy of the library. */
+/* Counter of the two functions below, in this copy of the library. */
 static int64_t counted = 0;
 HOTLEASE_PLAIN_FUNCTION(count)
 {
@@ -115,7 +115,7 @@ HOTLEASE_PLAIN_FUNCTION(crash)
     return 0;
 }
 
-/* Marks its run in the file that its input names, and crashes. */
+/* Records its run in the file that its input names, and crashes. */
 HOTLEASE_IDEMPOTENT(mark_and_crash);
 HOTLEASE_PLAIN_FUNCTION(mark_and_crash)
 {
@@ -145,7 +145,7 @@ HOTLEASE_PLAIN_FUNCTION(stubborn)
     return 0;
 }
 
-/* Forks; its child returns from it, too. */
+/* Forks; the child returns from the function, too. */
 HOTLEASE_PLAIN_FUNCTION(forks)
 {
     pid_t child = fork();

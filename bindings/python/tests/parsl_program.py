@@ -1,4 +1,4 @@
-"""A Parsl program, which test_parsl_load.py runs on both kernels."""
+"""A Parsl program, which test_parsl_load.py runs on Parsl's kernel and on hotlease's."""
 
 import concurrent.futures
 import pathlib

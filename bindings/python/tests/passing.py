@@ -1,4 +1,4 @@
-"""Functions whose large results other tasks need, and probes for programs on several hosts: workers import this
+"""Functions whose large results other tasks need, and probes for programs on several hosts. Workers import this
 module."""
 
 import os
@@ -15,7 +15,7 @@ def host(*_):
 
 
 def passed():
-    """Returns the bytes that went through this host's interface, both ways."""
+    """Returns the number of bytes that this host's network interface has sent and received."""
     with open("/proc/self/net/dev") as interfaces:
         (words,) = (line.split()[1:] for line in interfaces if line.split()[0] == "eth0:")
     return int(words[0]) + int(words[8])
@@ -61,7 +61,7 @@ def state():
 
 
 def met(path, number):
-    """Waits until two of these run; returns the host."""
+    """Waits until two tasks run this function; returns the host."""
     tasks.mark(path)
     while os.path.getsize(path) < 2:
         pass

@@ -1,4 +1,4 @@
-"""Functions that tests run on gangs, by reference: workers import this module."""
+"""Functions that tests run on gangs. They are sent by reference: workers import this module."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from hotlease import MPI, _seat
 
 
 def ring():
-    """Returns the rank before this one, received in a message."""
+    """Returns the rank before this rank, received in a message."""
     world = MPI.COMM_WORLD
     return world.sendrecv(world.rank, (world.rank + 1) % world.size, source=(world.rank - 1) % world.size)
 
@@ -31,10 +31,10 @@ def array_total(array):
 
 
 def fail_at(rank, path):
-    """Fails at one rank. The others wait for it, and write the error that they get to a file."""
+    """Fails at one rank. The other ranks wait for it, and write the error that they get to a file."""
     try:
-        # None fails before all have joined: a rank that joins later learns of the failure outside of this function. A rank
-        # that still waits here when another one fails learns of it here.
+        # No rank fails before all ranks have joined: a rank that joined later would learn of the failure outside of this
+        # function. A rank that still waits here when another rank fails learns of the failure here.
         MPI.COMM_WORLD.Barrier()
         if MPI.COMM_WORLD.rank == rank:
             raise ValueError(f"not on {rank}")
@@ -46,7 +46,7 @@ def fail_at(rank, path):
 
 
 def fail_quietly_at(rank):
-    """Fails at one rank. The others never communicate."""
+    """Fails at one rank. The other ranks never communicate."""
     if MPI.COMM_WORLD.rank == rank:
         raise ValueError(f"not on {rank}")
     time.sleep(600)
@@ -59,7 +59,7 @@ def die_at(rank):
 
 
 def wait_without_end(path):
-    """Waits without end, once all ranks are here."""
+    """Waits without end, after all ranks have begun."""
     MPI.COMM_WORLD.Barrier()
     with open(path, "a"):
         pass
@@ -79,7 +79,7 @@ def first_message():
 
 
 def finalize():
-    """Finalizes, as MPI programs do."""
+    """Calls `MPI.Finalize`, as MPI programs do."""
     rank = MPI.COMM_WORLD.rank
     MPI.Finalize()
     return rank
@@ -95,5 +95,5 @@ def offered():
 
 
 def kept():
-    """Returns the name of the communicator that the calls of this gang are made of."""
+    """Returns the name of the communicator of which each call of this gang gets a duplicate."""
     return _seat._kept[2].name

@@ -12,7 +12,7 @@ import slurm_cluster  # noqa: E402
 
 @contextlib.contextmanager
 def running(folder, nodes):
-    """A cluster in this folder, whose nodes have two processors each, until the end of the block."""
+    """Runs a cluster until the end of the block. Its files are in `folder`, and each node has two processors."""
     if why := slurm_cluster.why_not():
         pytest.skip(why)
     site = slurm_cluster.Cluster(folder, [2] * nodes)

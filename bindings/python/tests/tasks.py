@@ -1,4 +1,4 @@
-"""Functions that tests submit by reference: workers import this module."""
+"""Functions that tests submit. They are sent by reference: workers import this module."""
 
 import os
 import pickle
@@ -39,14 +39,14 @@ def wait_until(path):
 
 
 def note_run(folder, number, seconds, data):
-    """Records in a file of this number that it ran."""
+    """Records its run in the file `number` of a folder."""
     mark(os.path.join(folder, str(number)))
     time.sleep(seconds)
     return number, data
 
 
 def mark(path):
-    """Records in a file that it ran."""
+    """Records a run: adds a byte to a file."""
     with open(path, "a") as file:
         file.write("x")
 
@@ -103,7 +103,7 @@ def set_state(value):
 
 
 def dawdle(path, gate):
-    """Initializer that only the first of several workers passes at once; the others wait."""
+    """Initializer that returns at once in the first of several workers; in the other workers it waits."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -145,7 +145,7 @@ def mark_and_return(path, value):
 
 
 class Raw:
-    """Pickles as its bytes, without their length, as the documentation of pickle shows it."""
+    """Object whose pickle has its bytes out of band, without their number, as in the documentation of pickle."""
 
     def __init__(self, data):
         self.data = bytes(data)
@@ -158,7 +158,7 @@ class Raw:
 
 
 def mark_and_fail(path, times):
-    """Fails the first `times` runs, then returns the number of runs."""
+    """Fails in the first `times` runs, then returns the number of runs."""
     mark(path)
     runs = os.path.getsize(path)
     if runs <= times:
@@ -193,7 +193,7 @@ def held(holder):
 
 
 def counted(number, size=16_000):
-    """Makes an array of this size with this number."""
+    """Makes an array of `size` bytes whose elements are `number`."""
     import numpy
 
     return numpy.full(size // 8, float(number))
@@ -248,7 +248,7 @@ def mark_and_add(path, number):
 
 
 def place(array):
-    """Returns the memory of an array and its offset there; the memory's number is the same in every process."""
+    """Returns the number of an array's memory, which is the same in every process, and the array's offset in the memory."""
     address = array.__array_interface__["data"][0]
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -298,7 +298,7 @@ def scale_and_fail_once(array, factor, path):
 
 
 def states(count):
-    """Makes an array of the value that the initializer has set."""
+    """Makes an array whose elements are the value that the initializer has set."""
     import numpy
 
     return numpy.full(count, 0.0 if state is None else float(state))
@@ -310,7 +310,7 @@ def states_like(array):
 
 
 def first_sum(one, two):
-    """Adds in place of the first array, up to the shorter length."""
+    """Adds the second array to the first array in place, up to the shorter length."""
     one = one[: two.size]
     one += two[: one.size]
     return one
@@ -332,17 +332,17 @@ def die_if_there(path):
 
 
 def first(items):
-    """Raises StopIteration if there are none."""
+    """Returns the first item; raises StopIteration if there is none."""
     return next(iter(items))
 
 
 def put_into(array, at, value):
-    """Writes to an array that was given."""
+    """Writes to an array that is an argument."""
     array[at] = value
 
 
 def put_into_copy_of(array, at, value):
-    """Writes to an array that was given; returns a copy of its earlier content."""
+    """Writes to an array that is an argument; returns a copy of its earlier content."""
     before = array.copy()
     array[at] = value
     return before
@@ -370,14 +370,14 @@ def interrupt():
 
 
 class Exits:
-    """Exits where it is unpickled."""
+    """Object that exits the process in which it is unpickled."""
 
     def __reduce__(self):
         return sys.exit, (1,)
 
 
 class Interrupts:
-    """Raises what Ctrl-C raises, where its state is restored."""
+    """Object that raises KeyboardInterrupt when its state is restored."""
 
     def __getstate__(self):
         return 1
@@ -397,7 +397,7 @@ def raise_with(way):
 
 def sends_interrupt():
     os.kill(os.getpid(), signal.SIGINT)
-    # The signal is seen between two instructions.
+    # Python handles the signal between two of these instructions.
     for _ in range(1000):
         pass
 
@@ -414,7 +414,7 @@ def exit_by_signal(number, frame):
 
 
 class Signals:
-    """Gets a signal where it is unpickled."""
+    """Object that sends a signal to the process in which it is unpickled."""
 
     def __init__(self, how):
         self.how = how
@@ -424,7 +424,7 @@ class Signals:
 
 
 class MakesFolder:
-    """Makes a folder where it is unpickled."""
+    """Object that makes a folder when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -442,7 +442,7 @@ def raises_code(path):
 
 
 def returns_code_as_to_a_trusting_program(path):
-    """Returns code, in a worker that the task's code has made treat its client as a trusting one."""
+    """Makes the worker treat its client as one that trusts results; then returns an object that runs code."""
     from hotlease import _core
 
     _core._is_guarded = lambda: False
@@ -450,7 +450,7 @@ def returns_code_as_to_a_trusting_program(path):
 
 
 def returns_place_of_file(path):
-    """Returns what stands for an array in a file, in arguments."""
+    """Returns an object that is pickled like an array mapped from a file, which is allowed only in arguments."""
     from hotlease import _mapped
 
     class Descriptor:
@@ -477,7 +477,7 @@ def token():
 
 
 def fails_as_bash(status):
-    """Raises what Parsl raises for a bash app that ends with this status."""
+    """Raises the exception that Parsl raises for a bash app that ends with a given status."""
     from parsl.app.errors import BashExitFailure
 
     raise BashExitFailure("app", status)

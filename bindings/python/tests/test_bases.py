@@ -1,5 +1,5 @@
-"""`concurrent.futures`: not imported before the program imports it; hotlease's classes are derived from its classes all
-the same."""
+"""`concurrent.futures` is not imported before the program imports it. hotlease's classes are derived from its classes
+nevertheless."""
 
 import importlib.util
 import sys
@@ -29,7 +29,7 @@ def passes(done):
     "function, unwanted",
     [
         ("abs", {"concurrent.futures", "hashlib", "logging", "typing"}),
-        # A function of the program goes by value, for which cloudpickle imports the others.
+        # A function of the program is sent by value: cloudpickle does that, and imports the other modules.
         ("own", {"concurrent.futures", "hashlib"}),
     ],
 )
@@ -65,7 +65,7 @@ def test_our_classes_are_derived_from_its_own_whenever_it_is_imported(run, first
 
 
 def test_base_classes_exist_although_another_thread_was_importing_their_module(run):
-    # The other thread had found the module before the hook was there.
+    # As if the other thread had found the module before the hook was installed.
     missed = "from hotlease import _bases\nsys.meta_path.pop(0)\nimport concurrent.futures\n"
     passes(run(f"import sys, hotlease\n{missed}{DERIVED}"))
     made = "from hotlease import Executor\nsys.meta_path.pop(0)\nimport concurrent.futures\nhotlease._bases.settle()\n"
@@ -119,7 +119,7 @@ def test_base_classes_work_before_a_program_imports_their_module(platform, run):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """The name of a module, and a function that writes it."""
+    """Returns the name of a module, and a function that writes the module."""
     monkeypatch.syspath_prepend(tmp_path)
     name = f"hooked_{tmp_path.name}".replace("-", "_")
     yield name, lambda text: (tmp_path / f"{name}.py").write_text(text)

@@ -35,7 +35,7 @@ class Job:
         return up
 
     def run(self, script):
-        """Runs a program of the job; returns what it says."""
+        """Runs a program of the job; returns its output."""
         program = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)],
             env=self.variables,

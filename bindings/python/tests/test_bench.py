@@ -1,4 +1,4 @@
-"""The comparison with other systems runs, with the systems that the tests need anyway. Their speed is not tested."""
+"""The comparison with other systems runs, for the systems that other tests need anyway. The tests do not check speeds."""
 
 import json
 import os

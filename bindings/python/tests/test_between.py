@@ -1,5 +1,5 @@
-"""Large results that only other tasks need, with the workers on two hosts and the program on a third: they go from one
-worker to the other, and not through the program."""
+"""Large results that only other tasks need. The workers are on two hosts and the program is on a third host: the results are
+sent from worker to worker, and not through the program."""
 
 import os
 import subprocess
@@ -69,7 +69,7 @@ def run(site, tmp_path):
         try:
             told, errors = program.communicate(timeout=90)
         except subprocess.TimeoutExpired:
-            # The next test needs its workers.
+            # The next test needs the program's workers.
             program.kill()
             raise
         assert program.returncode == 0, errors
@@ -95,7 +95,7 @@ def test_results_that_tasks_on_two_hosts_need_do_not_pass_through_the_program(ru
     )
     assert told[0] == "(10.0, 10.0)"
     passed = int(told[1].split()[1])
-    # Four arrays and three sums were made, of 20 MB each.
+    # Four arrays and three sums were made, each of 20 MB.
     assert passed < 1_000_000, f"{passed} bytes went through the program's host"
 
 

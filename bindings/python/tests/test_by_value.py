@@ -7,7 +7,7 @@ import textwrap
 
 
 def run(folder, script):
-    """Runs a program from another folder than its own; returns its output."""
+    """Runs a program in a working directory that is not the program's folder; returns its output."""
     (folder / "program").mkdir()
     program = folder / "program" / "main.py"
     program.write_text(textwrap.dedent(script))

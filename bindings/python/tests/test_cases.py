@@ -34,7 +34,8 @@ def test_the_clusters_of_k_means_are_the_same_on_any_number_of_ranks():
 
     alone, several = measured(1), measured(4)
     assert alone["points"] == 6 * 4681 and several["ranks"] == 4
-    # Generated around centres as far from each other as from their points: 28 features of variance 1, and mixtures.
+    # Mean squared distance: 28 (features of variance 1) in pure clusters, more in mixed ones. Clusters mix, because centres
+    # are as far from each other as points are from their centre.
     assert alone["distance"] == several["distance"] and 20 < alone["distance"] < 60
 
 
@@ -46,7 +47,7 @@ def test_k_means_is_compared_over_the_links_that_there_are():
     records = [json.loads(line) for line in results.read_text().splitlines()]
     assert {record["link"] for record in records} | {"redis"} == set(rows) | {"redis"}, lines
     for record in records:
-        # A rank is charged for at least its waiting time, and the model knows all of these links.
+        # A rank is charged for at least its waiting time, and the model has prices for all of these links.
         assert 0 < record["exchange_s"] <= record["epoch_s"] and record["price"] > 0 and record["aws_price"] > 0
     tcp = next(record for record in records if record["link"] == "tcp")
     assert tcp["price"] / tcp["exchange_s"] == pytest.approx(tcp["aws_price"] / tcp["aws_exchange_s"]), "nothing but seconds is charged for"
@@ -54,7 +55,7 @@ def test_k_means_is_compared_over_the_links_that_there_are():
 
 def test_training_on_several_ranks_is_training_on_one():
     def has_torch(python):
-        # The version must be that for which the extension module is built. Loading torch takes seconds, on a busy host many.
+        # Python must have the version for which the extension module is built. Torch is not loaded, because that takes seconds.
         probe = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}; from importlib.util import find_spec as find; assert find('torch') and find('numpy')"
         return os.path.exists(python) and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
 

@@ -119,7 +119,7 @@ def test_a_run_goes_on_while_its_manager_is_killed_and_started_again(site, tmp_p
     )
     eventually(lambda: begun.exists() or program.poll() is not None, "it runs")
     site.kill_manager()
-    # The agent alone replaces the worker that dies now.
+    # The agent replaces the worker that dies now, without the manager.
     eventually(lambda: (tmp_path / "died").exists() or program.poll() is not None, "a worker dies")
     site.start_manager()
     gate.touch()

@@ -1,4 +1,4 @@
-"""First results: spare interpreters that wait for the next program of the same kind."""
+"""First results: spare interpreters wait for the next program of the same kind."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def _spares():
 
 @pytest.fixture
 def ran(platform, tmp_path, eventually):
-    """What a worker of a program told, and the program's folder. The agent keeps spares for such programs from then on."""
+    """Returns the output of a program's worker, and the program's folder. From then on the agent has spares for the program."""
     said = _run(tmp_path)
     eventually(_spares, "a spare interpreter")
     return said, tmp_path
@@ -56,7 +56,7 @@ def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran, eventuall
         again = _run(folder)
         return again[0] in seen
 
-    # Spares of other tests' programs may be the ones that wait now, and `ps` does not say which program one is for.
+    # The spares that wait now may be for programs of other tests, and `ps` does not say for which program a spare is.
     eventually(is_spare, "a worker that was one of the spares", seconds=60)
     assert again[0] != pid and again[1] != number, "it has run something before"
     pytest.importorskip("cloudpickle")
@@ -106,7 +106,7 @@ def test_there_are_no_more_spares_than_cores(ran):
 
 
 def test_an_executor_says_where_its_start_went_and_why_it_was_not_warm(platform, tmp_path):
-    # A program of its own kind: no spare can exist for it.
+    # No other program has this variable, so no spare can exist for this program.
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(variables={"HOTLEASE_TEST_START": str(tmp_path)})) as executor:
         start = executor.cold_start()
         assert executor.submit(int).result(60) == 0

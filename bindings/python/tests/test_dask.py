@@ -114,7 +114,7 @@ def test_a_progress_bar_moves_as_tasks_end(tmp_path, eventually):
 
     def see_and_go_on():
         try:
-            # All but one or two, which wait.
+            # All tasks have ended but one or two, which wait.
             eventually(lambda: re.search(r"\[#+ +\] \| [5-9]\d% Completed", out.getvalue()), "the bar moves")
             moved.append(True)
         finally:
@@ -155,7 +155,7 @@ def test_bags_are_computed_and_grouped():
     bag = db.from_sequence(words, npartitions=6)
     assert dict(bag.frequencies().compute(scheduler=get)) == {f"word{n}": words.count(f"word{n}") for n in range(7)}
     assert bag.map(lambda word: len(word) * 2).sum().compute(scheduler=get) == 5000
-    # Strings go to groups by their hash, on which workers have to agree.
+    # Strings are grouped by their hash, which must be the same in all workers.
     with dask.config.set(scheduler=get):
         groups = bag.groupby(operator.itemgetter(slice(None)), shuffle="tasks").map(lambda group: (group[0], len(group[1]))).compute()
     assert sorted(groups) == sorted((f"word{n}", words.count(f"word{n}")) for n in range(7))

@@ -320,7 +320,7 @@ def test_tasks_run_in_the_order_of_their_priority(executor, gate, tmp_path):
     gate.touch()
     concurrent.futures.wait([*low, *usual, *high, chained], 60)
     lines = open(path).read().split()
-    # One of the first ones may have been sent already, behind the one that waits.
+    # One of the first tasks may have been sent already, behind the task that waits.
     order = {name: lines.index(name) for name in lines}
     assert sorted(lines) == sorted(["low"] * 3 + ["usual"] * 3 + ["high"] * 3 + ["highest"])
     assert order["high"] < len(lines) - 1 - lines[::-1].index("usual") and lines[-1] == "low", lines

@@ -1,5 +1,5 @@
-"""Leases that name a packed environment. On nodes that cannot pack or mount one, these tests are skipped with the
-reason."""
+"""Leases that name a packed environment. On nodes that cannot pack or mount an environment, these tests are skipped with
+the reason."""
 
 import json
 import os
@@ -80,8 +80,8 @@ def node(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory, node):
-    """Hash of an environment with this program's packages, and a module that exists nowhere else; and its original
-    folder."""
+    """Returns the hash of an environment, and its original folder. The environment has this program's packages, and a
+    module that exists nowhere else."""
     import cloudpickle
 
     tree = tmp_path_factory.mktemp("made") / "analysis"
@@ -90,7 +90,7 @@ def packed(tmp_path_factory, node):
         folder = pathlib.Path(package.__file__).parent
         shutil.copytree(folder, site / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
     (site / f"{MODULE}.py").write_text("VALUE = 42\n")
-    # The workers' imports are in the image, and nowhere else.
+    # The original folder is removed, so workers can import only from the image.
     packed = _pack(tree, node.store)
     shutil.rmtree(tree)
     try:
@@ -103,9 +103,9 @@ def packed(tmp_path_factory, node):
 
 
 def _look(executor):
-    """Returns a worker's view: the module's value and file, its prefix, and the prefix that programs see."""
+    """Returns a worker's view: the module's value and file, the interpreter's prefix, and the prefix that programs see."""
 
-    # By value: workers have no pytest, which this file imports.
+    # A local function, which is sent by value: workers cannot import this file, because they have no pytest.
     def look(module):
         imported = __import__(module)
         return imported.VALUE, imported.__file__, sys.prefix, os.environ["VIRTUAL_ENV"]
@@ -125,7 +125,7 @@ def test_workers_run_from_the_environment_that_a_lease_names(node, packed, event
             raise
         pytest.skip(str(error))
     value, file, prefix, named = _look(executor)
-    # The original path, which need not exist on any host; in kind process the node's mount.
+    # The place is the original path, which need not exist on any host; in kind process, it is the node's mount.
     place = str(tree) if sandbox == "namespace" else f"{node.cache}/mounts/{name}"
     assert value == 42 and file.startswith(place + "/lib") and prefix == named == place
     assert not tree.exists() and len(node.mounts()) == 1

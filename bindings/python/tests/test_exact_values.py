@@ -1,4 +1,4 @@
-"""Values come through unchanged, to the bit: as arguments, as results, from sandboxes, and from the memory of `memo`."""
+"""Values are unchanged, to the bit: as arguments, as results, as results from sandboxes, and as results of `memo`."""
 
 import collections
 import enum
@@ -38,7 +38,7 @@ OWN = (Number, Real, Text, Data, Level, Pair)
 
 
 def described(value):
-    """Describes a value by what equality and printing hide: types of all parts, bits, the order of keys."""
+    """Describes a value with details that equality and printing hide: types of all parts, bits, the order of keys."""
     kind = type(value).__name__
     if isinstance(value, float):
         return kind, struct.pack("<d", value).hex()
@@ -68,14 +68,14 @@ def same(value):
 
 
 def nan(payload):
-    """Returns a number that is none, with these bits in it."""
+    """Returns a NaN with a payload of given bits."""
     return struct.unpack("<d", struct.pack("<Q", 0x7FF8 << 48 | payload))[0]
 
 
 INTEGERS = sorted({sign * (1 << bits) + near for bits in (0, 7, 8, 15, 31, 53, 61, 63, 64, 65, 200) for sign in (1, -1) for near in (-2, -1, 0, 1)})
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.1, 5e-324, -5e-324, 2.0**53, 1.7976931348623157e308, math.inf, -math.inf, nan(0), nan(7), -nan(7)]
 LENGTHS = [0, 1, 2, 254, 255, 256, 257, 8000, 8128, 9000, 65535, 65536]
-# Values that are equal, and are not the same.
+# Values that may be equal to each other, but are not the same.
 ALIKE = [
     0, False, 0.0, -0.0, 0j, 1, True, 1.0, 1 + 0j, Number(1), Real(1), Level.LOW, "1", Text("1"), b"1", Data(b"1"), bytearray(b"1"),
     (1,), (True,), (1.0,), [1], [True], Pair(1, 2), (1, 2), {1: 0}, {True: 0}, {1.0: 0}, {1: False}, {Number(1): 0}, {Level.LOW: 0},
@@ -86,7 +86,7 @@ ALIKE = [
 
 
 def samples(random, count):
-    """Values of all kinds, near the bounds at which they are encoded in another way."""
+    """Returns values of all kinds, near the bounds at which their encoding changes."""
 
     def text():
         alphabet = random.choice(["ab", "\0\x7f\x80", "\u00e9e\u0301", "\ud800\udfff", "\U0001f600a", "\u2028\n\r"])

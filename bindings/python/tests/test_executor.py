@@ -373,7 +373,7 @@ def test_objects_that_are_called_are_fresh_for_each_task(executor):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(platform, eventually):
-    # The manager learns of the released core with its agent's next report, and until then knows only of the other one.
+    # The manager learns of the released core with the agent's next report. Until then only the other core is free for it.
     for _ in range(4):
         with hotlease.Executor(1) as first:
             assert first.submit(abs, -1).result(60) == 1
@@ -389,7 +389,7 @@ def test_a_quick_initializer_does_not_have_a_short_task_wait_behind_a_long_one(p
     first, long_gate = str(tmp_path / "first"), str(tmp_path / "long")
     with hotlease.Executor(2, initializer=tasks.dawdle, initargs=(first, gate)) as executor:
         eventually(lambda: executor._slots() == 2, "both workers are there")
-        # One worker is prepared, and gets the long one; the other one is still being prepared.
+        # One worker is prepared, and gets the long task; the other worker is still being prepared.
         long = executor.submit(tasks.mark_and_wait, prepared, long_gate)
         eventually(lambda: os.path.exists(prepared), "the long one runs")
         short = executor.submit(tasks.add, 1, 1)
@@ -415,7 +415,7 @@ def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path)
 
 def test_long_tasks_behind_short_ones_of_the_same_function_are_shared_by_both_workers(pair):
     tried = []
-    # A worker that a busy host stops for a while gets fewer: such a try does not count.
+    # A worker that a busy host stops for a while gets fewer tasks: such a try is not counted.
     while sum(len(each) == 2 and min(each) >= 6 for each in tried) < 3:
         assert len(tried) < 9, f"tasks that each worker had, of 20: {tried}"
         concurrent.futures.wait([pair.submit(tasks.sleep_and_tell_pid, 0) for _ in range(500)], timeout=60)

@@ -1,4 +1,4 @@
-"""Failures are reported on the future that they concern, and on no other."""
+"""Failures are reported on the future that they concern, and on no other future."""
 
 import concurrent.futures
 import dataclasses
@@ -69,7 +69,7 @@ def test_an_object_that_exits_in_pickling_ends_its_task_only(executor, way):
 
 
 def test_ctrl_c_while_a_result_is_unpickled_is_ctrl_c(run):
-    # As if it came while the result is unpickled: the unpickling itself sends it.
+    # The unpickling itself sends the signal, as if the user pressed Ctrl-C while the result is unpickled.
     done = run(
         """
 import signal, hotlease, tasks
@@ -135,7 +135,7 @@ def test_a_task_over_its_deadline_is_ended(platform, eventually):
             executor.submit(tasks.sleep, 30).result(60)
 
         def works_in_time():
-            # On a loaded host the next worker may not even have started by then.
+            # On a loaded host, the next worker may not have started when the timeout ends.
             try:
                 return works(executor)
             except hotlease.DeadlineExceeded:

@@ -1,4 +1,4 @@
-"""Processes that a program or a task forks: they start as if hotlease were not there."""
+"""Processes that a program or a task forks: they start as they would without hotlease."""
 
 import multiprocessing
 import os
@@ -121,8 +121,8 @@ print(awaited(child))
 
 
 def _signals_in(status):
-    """Returns the signals that are blocked, ignored and caught, of a process's status; without the two that the C library
-    keeps for itself."""
+    """Returns the blocked, ignored and caught signals in a process's status, without the two signals that the C library
+    uses itself."""
     rows = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
     return [hex(int(rows[name], 16) & ~(3 << 31)) for name in ("SigBlk", "SigIgn", "SigCgt")]
 
@@ -159,7 +159,7 @@ def _sleep():
 
 
 def _terminate(times):
-    """Ends processes at any moment after their start; returns their exit codes, and the seconds that it took."""
+    """Ends processes at any moment after their start; returns their exit codes, and the seconds that this took."""
     context, codes = multiprocessing.get_context("fork"), set()
     begin = time.monotonic()
     for number in range(times):
@@ -191,7 +191,7 @@ def test_pools_of_processes_in_tasks_end(executor):
 
 
 def _keep_own_action(path):
-    """Sets an action of a signal, which a child keeps."""
+    """Sets an action for a signal, which a forked child inherits."""
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))
     child = os.fork()
     if child == 0:

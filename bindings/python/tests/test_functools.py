@@ -1,4 +1,4 @@
-"""Objects that `functools` makes of the program's functions, on their way to workers and back."""
+"""Objects that `functools` makes from the program's functions are sent to workers and back."""
 
 
 def test_functions_wrapped_by_functools_run_on_workers(output):

@@ -1,4 +1,4 @@
-"""Objects that futures keep alive, and threads in which their callbacks run."""
+"""Objects that futures keep alive, and threads in which callbacks of futures run."""
 
 import gc
 import threading
@@ -40,7 +40,7 @@ def test_a_future_whose_result_has_the_future_is_collected(executor):
 
 @pytest.mark.parametrize("of_its_own", [False, True], ids=["of another", "of its own"])
 def test_a_thread_that_waits_for_a_result_runs_no_callback(executor, of_its_own):
-    """The thread may hold a lock that the callback wants."""
+    """Otherwise there would be a deadlock if the thread holds a lock that the callback takes."""
     lock = threading.Lock()
     called = threading.Event()
     ran = []

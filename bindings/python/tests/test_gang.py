@@ -65,7 +65,7 @@ def test_calls_have_the_connections_of_those_before_until_one_fails(gang, tmp_pa
 def test_a_worker_that_stood_still_between_calls_fails_none(gang):
     workers = pids(gang)
     os.kill(workers[1], signal.SIGSTOP)
-    # Longer than the other members wait for a sign of life: they have declared the worker lost, or soon will.
+    # Longer than members wait for a message of another member: they have declared the worker lost, or soon will.
     time.sleep(3)
     os.kill(workers[1], signal.SIGCONT)
     assert gang.run(ranks.total, 1) == [3, 3]
@@ -79,7 +79,7 @@ def test_a_function_on_a_gang_is_offered_its_communicator(gang):
 
 
 def test_an_exception_of_a_rank_is_raised_and_the_other_ranks_are_told(gang, monkeypatch, tmp_path):
-    # However busy the host is.
+    # Long enough for the busiest host.
     monkeypatch.setattr(_gang, "_GRACE", 60.0)
     with pytest.raises(ValueError, match="not on 1") as raised:
         gang.run(ranks.fail_at, 1, str(tmp_path / "told"))
@@ -104,7 +104,7 @@ def test_a_worker_that_died_between_calls_is_replaced(gang):
 
 
 def test_ranks_that_do_not_come_together_begin_again_with_other_workers(alone, gang, monkeypatch):
-    # As if a worker had died while they were sent: one rank is queued behind another one.
+    # As if a worker had died while the ranks were sent: one rank is queued behind another rank.
     gang._executor = hotlease.Executor(1)
     monkeypatch.setattr(_gang, "_JOIN", 0.2)
     lease = gang._lease
@@ -208,7 +208,7 @@ def test_functions_that_run_on_ranks(alone):
     assert total(21) == [42, 42]
     assert total.submit(3).result(60) == [6, 6]
     assert total.local(5) == 5
-    # The program's gang then has another size.
+    # A gang of another size now replaces the program's gang.
     assert hotlease.spmd(ranks.ring, ranks=1)() == [0]
     with pytest.raises(TypeError, match="ranks="):
         hotlease.spmd(ranks.ring)
@@ -242,7 +242,7 @@ def test_nothing_is_left_of_a_program_that_ends(alone, run, eventually, end, sai
         sys.stdout.flush()
         {end}
     """
-    # Python 3.12 and later warn of forks beside threads; here the child only checks an error, which is safe.
+    # Python 3.12 and later warn of forks in programs with threads. Here the child only checks an error, which is safe.
     done = run(textwrap.dedent(program), PYTHONWARNINGS="ignore::DeprecationWarning")
     assert done.stderr == ""
     told, *calls = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Pickles from sandboxes: what they may contain is read, and all else is refused before it has any effect."""
+"""Pickles from sandboxes: allowed content is read, and any other content is refused before it has an effect."""
 
 import collections
 import dataclasses
@@ -25,7 +25,7 @@ from hotlease._guarded import reader, writer
 
 
 class Called:
-    """Pickles as a call."""
+    """Object whose pickle is a call."""
 
     def __init__(self, function, *arguments, state=None):
         self.reduced = (function, arguments) if state is None else (function, arguments, state)
@@ -72,7 +72,7 @@ OWN = (Point, Colour, Side, Refusal, Bag, Callable)
 
 
 def read(value, classes=OWN):
-    """Reads what a worker writes."""
+    """Pickles a value as a worker does, and reads the pickle."""
     buffers = []
     data = writer.dumps(value, buffers)
     return reader.read_result(data, [bytearray(buffer.raw()) for buffer in buffers], "made", classes)
@@ -170,7 +170,7 @@ def test_arrays_are_read_in_every_form():
 
 
 def crafted(path):
-    """Yields pickles, each of which would have an effect if Python's unpickler read it, or exhaust it."""
+    """Yields pickles that would have an effect if Python's unpickler read them, or that would exhaust the unpickler."""
     dumps = functools.partial(pickle.dumps, protocol=4)
     mkdir, code = os.mkdir, f"__import__('os').mkdir({path!r})"
     for function, *arguments in [
@@ -221,24 +221,24 @@ def crafted(path):
     ]
     for module, name in names:
         yield b"\x80\x04" + _name(module, name) + _text(path) + b"\x85R."
-    # Changes of a class that the program has named, and of one of Python's.
+    # Changes of a class that the program has named, and of a class of Python.
     point = _name(__name__, "Point")
     yield b"\x80\x04" + point + b"N}" + _text("x") + b"K\x01s\x86b."
     yield b"\x80\x04" + point + b"}" + _text("x") + b"K\x01sb."
     yield b"\x80\x04" + point + _text("x") + b"K\x01s."
-    # A second state, set by what the first state has put in the place of a method.
+    # A second state, set by an object with which the first state has replaced a method.
     yield b"\x80\x04" + point + b")\x81}" + _text("__setstate__") + _name("builtins", "list") + b"sbNb."
-    # Exceptions in each other's attributes, which Python frees by recursion.
+    # Exceptions nested in attributes, which Python frees by recursion.
     yield b"\x80\x04" + _name("builtins", "OSError") + b")R}" + _text("__cause__") + _name("builtins", "OSError") + b")Rsb."
-    # Extensions, persistent objects, places of the memo that would need all memory, lengths that are not there.
+    # Extensions, persistent objects, memo indices that would need all memory, lengths beyond the end of the pickle.
     yield b"\x80\x04\x82\x01."
     yield b"\x80\x04K\x01Q."
     yield b"\x80\x04Nr" + struct.pack("<I", 2**31 - 1) + b"."
     yield b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"."
-    # Hashes that visit too many values, one within the other.
+    # Hashes that visit too many nested values.
     yield b"\x80\x04})" + b"\x85" * 1_000_000 + b"Ns."
     yield b"\x80\x04\x8f()" + b"".join(bytes([0x94, ord("h"), level, 0x86]) for level in range(60)) + b"\x90."
-    # A slice of a slice: Python frees these by recursion, too.
+    # A slice that contains a slice: Python frees nested slices by recursion, too.
     yield b"\x80\x04" + _name("builtins", "slice") + b"\x940h\x00NNN\x87R\x940h\x00h\x01NN\x87R."
     # Numbers and sequences without end.
     yield dumps(Called(fractions.Fraction, "1e1000000000"))
@@ -251,7 +251,7 @@ def crafted(path):
         yield b"\x80\x04" + _name(arrays, "array") + _arguments(b"12345678", description, shape, "C") + b"R."
     yield b"\x80\x04" + _name(arrays, "made_dtype") + _arguments(("fields", ("a",), ("<f8",), (8,), 8)) + b"R."
     yield from crafted_to_exhaust(arrays)
-    # Special attributes of an exception, by a dict of another kind, by a text that is an object, and by a dict in a tuple.
+    # Special attributes of an exception: in a dict of another class, by a text that is an object, in a dict in a tuple.
     error, cause = _name("builtins", "ValueError") + b")R", _text("__cause__")
     yield b"\x80\x04" + error + _name("collections", "OrderedDict") + b")R" + cause + b"Nsb."
     text = _name(arrays, "scalar") + _arguments("__cause__".encode("utf-32-le"), "<U9") + b"R"
@@ -261,7 +261,7 @@ def crafted(path):
 
 
 def crafted_to_exhaust(arrays):
-    """Yields short pickles that take all of the time, the stack or the memory of a program that reads or frees them."""
+    """Yields short pickles that exhaust time, stack or memory of a program that reads them or frees their objects."""
     chains = {
         ("builtins", "OSError"): lambda before: b")R}" + _text("filename") + before + b"sb",
         ("builtins", "SystemExit"): lambda before: before + b"\x85R",
@@ -272,7 +272,7 @@ def crafted_to_exhaust(arrays):
     for name, grown in chains.items():
         links = (_name(*name) + grown(_recalled(number)) + b"\x940" for number in range(50_000))
         yield b"\x80\x04N\x940" + b"".join(links) + _recalled(50_000) + b"."
-    # Names of classes that came by value.
+    # Names of classes that are sent by value.
     get, deep, doubled = _name("hotlease._known", "get"), b"N" + b"\x85" * 200_000, _doubled(60)
     own = _text("class") + _text("id") + b"\x86"
     for name in (deep, doubled):
@@ -291,7 +291,7 @@ def crafted_to_exhaust(arrays):
     yield b"\x80\x04" + _text("<f8") + b"\x940" + b"0".join(levels) + _name(arrays, "made_dtype") + _recalled(40) + b"\x85R."
     number = b"\x8a\xf8" + b"\x01" * 248
     yield b"\x80\x04" + number + b"\x940" + _name(arrays, "array") + b"(C\x00" + _text("<f8") + b"(" + b"h\x00" * 200_000 + b"tNtR."
-    # Keys with equal hashes: numbers, and tuples of these.
+    # Keys with equal hashes: numbers, and tuples of these numbers.
     numbers = [_number((2**61 - 1) * n) for n in range(1, 3000)]
     for keys in (numbers, [each + b"\x85" for each in numbers]):
         pairs = b"".join(key + b"N" for key in keys)
@@ -314,7 +314,7 @@ def _recalled(number):
 
 
 def _doubled(levels):
-    """A tuple of two tuples, which are one, and so on."""
+    """Returns the pickle of a tuple that contains one tuple twice, which again contains one tuple twice, and so on."""
     return b")\x94" + b"".join(bytes([ord("h"), level, 0x86, 0x94]) for level in range(levels))
 
 
@@ -348,7 +348,7 @@ def test_crafted_pickles_are_refused_and_have_no_effect(tmp_path):
         assert raised.value.ran is True
         assert not os.path.exists(path), f"attack {number} ran: {attack[:80]!r}"
     assert {name: value for name, value in vars(Point).items()} == before
-    # The first one is an attack indeed: a plain unpickler runs it.
+    # The first attack works: a plain unpickler runs it.
     pickle.loads(attacks[0])
     assert os.path.exists(path)
 
@@ -359,7 +359,7 @@ def test_a_member_of_an_enum_is_the_programs_own_and_stays_as_it_is():
     key = ("class", _tracked(Colour))
     by_value = b"\x80\x04" + _name("hotlease._known", "get") + _arguments(key, (), False, False) + b"R" + _text("red") + b"\x85R"
     assert reader.read_result(by_value + b".", [], "made", OWN) is Colour.RED
-    # A value that cannot be compared, one that is too deep to be compared, and the class itself.
+    # A value that cannot be compared, a value that is too deep to be compared, and another class.
     array = _name("hotlease._guarded.arrays", "array") + _arguments(b"12345678", "<i4", (2,), "C") + b"R"
     incomparable = b"}" + _text("_value_") + array + b"sb."
     deep = b"}" + _text("_value_") + b"]" * 10_000 + b"a" * 9_999 + b"sb."
@@ -402,7 +402,7 @@ def test_functions_by_value_in_results_define_nothing():
     for value in (namespace["Local"](), namespace["function"], lambda: None):
         with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
             read(value)
-    # A class of the program that the worker has by value is read, if the program names it.
+    # Objects of a class that was sent by value are read, if the program names this class.
     result = read(namespace["Local"](), (namespace["Local"],))
     assert type(result) is namespace["Local"] and result.a == 1
 
@@ -414,7 +414,7 @@ def test_result_classes_are_checked(classes):
 
 
 def test_mutated_pickles_have_no_effect_and_crash_nothing(run):
-    # In a process of its own, which hears of every file, program and line of code that is opened, started or run.
+    # In a separate process, in which an audit hook notices every file, program and line of code that is opened, started or run.
     done = run(
         """
 import collections, datetime, pickle, pickletools, random, sys

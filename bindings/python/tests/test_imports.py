@@ -1,4 +1,4 @@
-"""Modules: workers import what the program would, and get by value what they cannot import."""
+"""Modules: workers import the modules that the program would import, and get by value what they cannot import."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ with hotlease.Executor(1) as executor:
 
 @pytest.mark.parametrize("way", ["beside the program", "PYTHONPATH", "sys.path.insert"])
 def test_workers_import_the_module_that_the_program_imports(platform, tmp_path, way):
-    # The other version is found first by an interpreter alone: it is where hotlease's own folder is named.
+    # An interpreter without the program's path finds the other version first: its folder is in PYTHONPATH, like hotlease's.
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()

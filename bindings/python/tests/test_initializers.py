@@ -1,4 +1,4 @@
-"""Initializers and their arguments: those that go by value, and what they leave for tasks."""
+"""Initializers: arguments that are sent by value, and data that initializers leave for tasks."""
 
 import pytest
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-# Seconds of a task, and those within which the program ends: far from each other.
+# Seconds that a task takes, and the far fewer seconds within which the program must end.
 _TASK_S, _LIMIT_S = 600, 60
 
 _BEGIN = f"""
@@ -48,7 +48,7 @@ def test_ctrl_c_ends_the_executor_at_once(platform, tmp_path, eventually, where)
     try:
         eventually(first.exists, "the task runs")
         if where == "at the end of the program":
-            # Until it waits in the interpreter's end.
+            # Until the program waits at the end of the interpreter.
             time.sleep(0.5)
         os.killpg(program.pid, signal.SIGINT)
         _, said = program.communicate(timeout=_LIMIT_S)

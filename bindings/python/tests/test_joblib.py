@@ -63,7 +63,7 @@ def test_no_more_tasks_run_at_once_than_jobs_were_asked_for(kept, tmp_path):
 
 
 class Counting(hotlease.Executor):
-    """Executor that claims more workers than there are, and counts the tasks at once."""
+    """Executor that claims more workers than there are, and counts the tasks that are pending at the same time."""
 
     def __init__(self, most):
         # The program's own executor has all workers.
@@ -105,7 +105,7 @@ def test_a_verbose_call_says_how_far_it_is(two, tmp_path, monkeypatch, eventuall
 
     def see_and_go_on():
         try:
-            # Some are done, and the last one still runs.
+            # Some tasks are done, and the last task still runs.
             eventually(lambda: re.search(r"Done +\d+ tasks +\| elapsed:", told.getvalue()), "joblib tells")
             moved.append(True)
         finally:
@@ -230,7 +230,7 @@ def test_scikit_learn_uses_it(two):
     assert list(search.cv_results_["mean_test_score"]) == list(alone.cv_results_["mean_test_score"])
     forest = RandomForestClassifier(20, random_state=0, n_jobs=2).fit(data, target)
     assert forest.score(data, target) > 0.95
-    # Arrays that are lent to workers, and that the estimators keep a reference to.
+    # Arrays that are shared with workers, and to which the estimators keep a reference.
     large = np.repeat(data, 50, axis=0), np.repeat(target, 50)
     assert cross_val_score(KNeighborsClassifier(), *large, cv=3, n_jobs=2).min() > 0.9
 

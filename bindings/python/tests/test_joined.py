@@ -1,4 +1,4 @@
-"""Equal tasks with `memo` that are pending at the same time: one runs, and each gets a separate copy of the result."""
+"""Equal tasks with `memo` that are pending at the same time: one task runs, and each task gets its own copy of the result."""
 
 import concurrent.futures
 import os
@@ -17,9 +17,9 @@ def gate(tmp_path):
 
 @pytest.fixture
 def blocked(executor, gate):
-    """An executor whose one worker waits for the gate: later tasks wait in the queue."""
+    """Returns an executor whose only worker waits for the gate: later tasks wait in the queue."""
     first = executor.submit(tasks.wait_for, str(gate))
-    # Tasks behind the first one that may be sent to its worker already.
+    # Tasks behind the first task, which may already be sent to its worker.
     behind = [executor.submit(tasks.wait_for, str(gate)) for _ in range(3)]
     yield executor
     gate.touch()
@@ -71,7 +71,7 @@ def test_a_joined_future_has_a_result_although_the_first_is_cancelled(blocked, g
     assert third.cancel(), "one that waits can be cancelled"
     assert first.cancel(), "and so can the one that the others wait for"
     gate.touch()
-    # A short timeout: if the task is not handed on, none of them ever has a result.
+    # A short timeout: if the task is not passed on to the second future, no future ever has a result.
     assert second.result(10) == fourth.result(10) == 5 and needs.result(10) == 6
     assert first.cancelled() and third.cancelled()
     assert ran(path) == 1

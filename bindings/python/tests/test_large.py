@@ -1,4 +1,4 @@
-"""Arguments and results that do not fit a ring entry, in streams and next to deaths of workers."""
+"""Arguments and results that do not fit into a ring entry, in streams of tasks and while workers die."""
 
 import os
 import time
@@ -12,7 +12,7 @@ numpy = pytest.importorskip("numpy")
 
 
 def test_every_result_of_a_stream_of_short_tasks_arrives_though_none_fits_its_entry(executor):
-    # 16 KB each, twice the size that fits: the worker is hundreds of them ahead of the client.
+    # Results of 16 KB, twice the size that fits: the worker is hundreds of results ahead of the client.
     executor.submit(tasks.ones, 2).result(60)
     results = list(executor.map(tasks.counted, range(2000), timeout=120))
     assert [len(result) for result in results] == [2000] * 2000
@@ -48,7 +48,7 @@ def test_unread_results_that_are_not_copied_leave_the_process_descriptors(execut
     before = _opened()
     futures = [executor.submit(tasks.counted, n, 1 << 20) for n in range(160)]
     futures[-1].result(120)
-    # 128 in use, and those that the pool keeps.
+    # 128 buffers in use, and the buffers that the pool keeps.
     assert _opened() - before < 250
     assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
 
@@ -56,7 +56,7 @@ def test_unread_results_that_are_not_copied_leave_the_process_descriptors(execut
 def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_of_them(executor):
     big = numpy.ones(100_000)
     for round in range(4):
-        # Short ones first, so that many are sent ahead.
+        # Short tasks first, so that many tasks are sent ahead.
         list(executor.map(tasks.add, range(300), timeout=60))
         dying = executor.submit(tasks.die_of, big, 4)
         others = []
@@ -72,7 +72,7 @@ def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_
 def test_a_poisonous_idempotent_task_with_large_arguments_kills_two_workers_and_no_more(platform, tmp_path):
     path = str(tmp_path / "poison")
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
-        # OutcomeUnknown if the agent, on a loaded host, is late to say why.
+        # OutcomeUnknown if the agent, on a loaded host, reports the reason too late.
         with pytest.raises((hotlease.WorkerDied, hotlease.OutcomeUnknown)):
             executor.submit(tasks.mark_and_die, path, numpy.ones(100_000)).result(60)
         assert os.path.getsize(path) == 2, "runs, each the end of a worker"
@@ -82,12 +82,12 @@ def test_a_poisonous_idempotent_task_with_large_arguments_kills_two_workers_and_
 def test_a_large_task_has_its_whole_time_though_it_waits_behind_another_one(platform):
     big = numpy.ones(100_000)
     with hotlease.Executor(1, timeout=6) as executor:
-        # Short ones first, so that all of these are sent ahead.
+        # Short tasks first, so that all later tasks are sent ahead.
         list(executor.map(tasks.add, range(500), timeout=60))
-        # Several: together they take longer than the timeout, and each one so much less that a busy host does not matter.
+        # Together these tasks take longer than the timeout; each takes so much less that a busy host does not matter.
         first = [executor.submit(tasks.sleep, 1.1) for _ in range(6)]
         second = executor.submit(tasks.summed_slowly, big, 1.1)
-        # Uses the memory of the second one, if that was released too early.
+        # Uses the memory of the second task, if this memory is released too early.
         later = executor.submit(tasks.summed, 3 * big)
         assert [task.result(60) for task in first] == [1.1] * 6
         assert (second.result(60), later.result(60)) == (100_000, 300_000)
@@ -122,7 +122,7 @@ def test_tasks_sent_to_a_worker_that_is_about_to_leave_run_on_the_next_one(execu
     big, ran = numpy.ones(100_000), tmp_path / "ran"
     for round in range(10):
         gate = tmp_path / f"gate {round}"
-        # Short ones first, so that others are sent behind it.
+        # Short tasks first, so that other tasks are sent behind the next one.
         list(executor.map(tasks.add, range(200), timeout=60))
         keeping = executor.submit(tasks.wait_and_keep, str(gate), big)
         behind = [executor.submit(tasks.mark_and_return, str(ran), n) for n in range(20)]
@@ -147,20 +147,20 @@ def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(pla
 def test_a_large_task_starts_at_once_on_an_idle_worker_while_another_one_works(pair, tmp_path):
     gate = tmp_path / "gate"
     big = numpy.ones(100_000)
-    # Both workers know the function and are idle; then one works, and no result arrives.
+    # Both workers have the function and are idle; then one worker works, and no result arrives.
     assert pair.submit(tasks.summed, big).result(60) == 100_000
     working = pair.submit(tasks.wait_for, str(gate))
     while not working.running():
         time.sleep(0.001)
     at_once, end = 0, time.monotonic() + 60
     while at_once < 6:
-        # The core's thread has gone to sleep, for 100 ms at a time.
+        # After this time the thread of the executor's core sleeps, for 100 ms at a time.
         time.sleep(0.13)
         begin = time.monotonic()
         future = pair.submit(tasks.summed, big)
         while not future.running() and not future.done():
             time.sleep(0.0005)
-        # In a row: on a loaded host some take longer, and without a wake-up some happen to be fast.
+        # Counts consecutive fast tasks: on a loaded host some tasks take longer, and without a wake-up some are fast by chance.
         at_once = at_once + 1 if time.monotonic() - begin < 0.03 else 0
         assert future.result(60) == 100_000
         assert time.monotonic() < end, "such tasks are sent only when something else wakes the core"

@@ -1,5 +1,5 @@
-"""Large results: written to the client's memory, passed on to other tasks in place; arrays that tasks get without a
-copy."""
+"""Large results, which are written to the client's memory and passed to other tasks in place, and arrays that tasks get
+without a copy."""
 
 import gc
 import os
@@ -15,7 +15,7 @@ numpy = pytest.importorskip("numpy")
 _MB = 1 << 20
 _OVER_A_FABRIC = os.environ.get("HOTLEASE_TRANSPORT", "") not in ("", "shm")
 
-# Over a fabric tasks see their arguments in memory of their worker, and the address proves nothing.
+# Over a fabric, tasks have their arguments in memory of their worker, so addresses do not show whether they were copied.
 in_shared_memory = pytest.mark.skipif(_OVER_A_FABRIC, reason="HOTLEASE_TRANSPORT is a fabric: no memory is shared")
 
 
@@ -96,7 +96,7 @@ def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, 
         path = tmp_path / "runs"
         path.write_text("x")
         for _ in range(3):
-            # The file is there, so this does not count as the first run, which would die.
+            # The file exists, so the task does not die, as it does in its first run.
             executor.submit(tasks.mark_and_return_ones, str(path), 200_000).result(60)
         path.unlink()
         dying = executor.submit(tasks.mark_and_return_ones, str(path), 200_000)
@@ -113,13 +113,13 @@ def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, 
 def test_tasks_sent_behind_a_death_run_on_an_initialized_worker(platform):
     with hotlease.Executor(1, initializer=tasks.set_state, initargs=(7,)) as executor:
         for _ in range(3):
-            # Short ones first, so that all later ones are sent ahead.
+            # Short tasks first, so that all later tasks are sent ahead.
             for _ in range(4):
                 futures = [executor.submit(tasks.states, 5000) for _ in range(30)]
                 assert all(future.result(60)[0] == 7 for future in futures)
             dying = executor.submit(tasks.die, 4)
             futures = [executor.submit(tasks.states, 5000) for _ in range(10)]
-            # Each of these is sent with its function.
+            # Each of these tasks is sent with its function.
             likes = [lambda array, n=n: tasks.states_like(array) for n in range(10)]
             futures += [executor.submit(like, numpy.ones(20_000)) for like in likes]
             with pytest.raises((hotlease.WorkerDied, hotlease.OutcomeUnknown)):
@@ -152,7 +152,7 @@ def test_thousands_of_large_results_leave_descriptors_and_memory_as_they_were(ex
     warm[-1].result(120)
     del warm
     gc.collect()
-    # The pool keeps as many buffers now as it will afterwards.
+    # From now on, the number of buffers in the pool should not change.
     descriptors, memory = _opened(), _resident()
     for _ in range(10):
         futures = [executor.submit(tasks.counted, n, size) for n in range(200)]
@@ -164,7 +164,7 @@ def test_thousands_of_large_results_leave_descriptors_and_memory_as_they_were(ex
 
 
 def _chained(executor, length, hold):
-    """Returns the last of a chain of futures, and the others if they are to be held."""
+    """Returns the last future of a chain, and the other futures if `hold` is true."""
     future = executor.submit(tasks.counted, 0, 8 * _MB)
     held = []
     for _ in range(length):
@@ -186,7 +186,7 @@ def test_a_chain_of_large_arrays_gives_what_it_computes_whether_its_futures_are_
 
 
 def _expected_place(executor):
-    """Returns the offset in its memory of a result of 8 MiB that was written in place."""
+    """Returns the offset, in its memory, of a result of 8 MiB that was written in place."""
     for _ in range(3):
         executor.submit(tasks.counted, 0, 8 * _MB).result(60)
     return tasks.place(executor.submit(tasks.counted, 0, 8 * _MB).result(60))[1]
@@ -258,7 +258,7 @@ def test_graphs_of_arrays_give_what_they_give_without_workers(platform, seed, id
     print(f"seed {seed}")
     picked = random.Random(seed)
     with hotlease.Executor(2, options=hotlease.ExecutorOptions(idempotent=idempotent)) as executor:
-        # For each: the expected value, and its future as long as it is needed.
+        # For each task: the expected value, and the future while it is needed.
         values, futures, checked = [], [], []
         for n in range(150):
             size = picked.choice([10, 3000, 40_000, 150_000])

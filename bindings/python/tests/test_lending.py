@@ -1,4 +1,4 @@
-"""Cores of an idle executor go to another program that finds none, and come back."""
+"""Cores of an idle executor are lent to another program that finds no free cores, and are returned."""
 
 import concurrent.futures
 import os
@@ -48,7 +48,7 @@ def test_tasks_wait_for_room_while_others_compute_on_the_cores_that_were_lent(pl
             held = [second.submit(tasks.wait_for, str(gate)) for _ in range(second._slots())]
             waiting = first.submit(abs, -2)
             with pytest.raises(concurrent.futures.TimeoutError):
-                # Longer than one attempt to get room.
+                # Longer than one attempt to get cores.
                 waiting.result(3)
             gate.touch()
             assert waiting.result(60) == 2
@@ -86,7 +86,7 @@ def test_an_executor_that_runs_a_short_task_now_and_then_keeps_its_cores(platfor
             if is_refused and workers & set(first.map(tasks.sleep_and_tell_pid, [0.02] * 8)):
                 return
             longest = max(gaps)
-            # On a node that stands still, the executor was idle.
+            # If the node was stopped for a while, the executor was idle.
             assert longest > 0.5, "no task took long, and the cores were given away"
         pytest.skip(f"a short task takes {longest:.1f} s here")
 
@@ -107,11 +107,11 @@ def test_an_executor_keeps_the_cores_that_its_own_requests_have_freed(platform, 
         pytest.skip("needs two cores")
     with hotlease.Executor(1) as first:
         assert first.submit(abs, -1).result(60) == 1
-        # An idle executor gives its core to the second one at once.
+        # An idle executor gives its core to the second executor at once.
         time.sleep(1.5)
         with hotlease.Executor(cores) as second:
             eventually(lambda: second._slots() == cores, "the first one gives up its core")
-            # Longer than an executor is idle before it lends.
+            # Longer than the idle time after which an executor lends.
             time.sleep(3)
             assert second._slots() == cores, "no other program has asked for room since"
 
@@ -165,7 +165,7 @@ def test_tasks_wait_for_a_platform_that_is_restarted(tmp_path):
             command("down")
             waiting = first.submit(abs, -3)
             with pytest.raises(concurrent.futures.TimeoutError):
-                # Longer than one attempt to get room.
+                # Longer than one attempt to get cores.
                 waiting.result(4)
             command("up", "--detach")
             assert waiting.result(60) == 3

@@ -144,7 +144,7 @@ def test_the_report_is_one_whole_page_of_the_last_tasks_and_loads_nothing(timed,
     assert page.open == [] and page.loaded == [], "nothing from elsewhere"
     assert not re.search(r"https?:|url\(|import\s|fetch\(|XMLHttp", text)
     data = json.loads(page.scripts[0])
-    # The last 50, as asked for: 49 additions and the nap.
+    # The last 50 tasks, as requested: 49 additions and the nap.
     assert len(data["bars"]) == 50 and data["names"][:2] == ["sleep", "add"], data
     assert "are not shown" in text
     naps = [bar for bar in data["bars"] if bar[3] == 0]
@@ -173,7 +173,7 @@ def test_bars_are_where_their_tasks_ran_at_the_latest():
     def row(sent, ended, running, slot=0):
         return (1, 1, 1, sent, ended, running, 0, slot, 1, 1)
 
-    # Both results of worker 0 were seen at 100: the second task was running until then, the first one before.
+    # Both results of worker 0 were seen at 100: the second task ran until then, the first task before the second.
     records = [("a", row(10, 100, 30)), ("b", row(11, 100, 20)), ("c", row(5, 50, 45, 1)), ("d", row(12, 0, 0))]
     assert sorted(_report.placed(records)) == [(0, 50, 80, 0), (0, 80, 100, 1), (1, 5, 50, 2)]
 
@@ -301,7 +301,7 @@ def test_a_program_of_tiny_tasks_of_a_library_s_is_told_what_that_library_offers
     ],
 )
 def test_the_hint_goes_by_who_submits_and_points_at_the_program(through, advice):
-    # Parsl's calls cost so much by themselves that hotlease's share is seldom the larger one.
+    # Parsl's own calls cost so much that hotlease's share is seldom the larger share.
     call = functools.partial(_outcomes.hint, 20_000, 5_000)
     for module in through:
         frame = {"__name__": module, "call": call}

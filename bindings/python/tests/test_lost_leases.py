@@ -1,4 +1,4 @@
-"""Executors that lose workers, or have fewer than they asked for: their tasks wait for others, as long as some may come."""
+"""Executors that lose workers, or have fewer workers than requested: their tasks wait while they may get other workers."""
 
 import concurrent.futures
 import os
@@ -12,13 +12,13 @@ import tasks
 import hotlease
 from hotlease import ExecutorOptions, _programs
 
-# Longer than one search for another lease.
+# Seconds; longer than one search for another lease.
 LONG = 8
 
 
 @pytest.fixture
 def platform_of_its_own(tmp_path):
-    """A platform that is started and stopped by a call, and the options of executors on it, which start none themselves."""
+    """Returns a function that starts and stops a platform, and options of executors on it, which do not start it themselves."""
     directory = str(tmp_path / "run")
     environment = {**os.environ, "HOTLEASE_RUNTIME_DIR": directory}
 
@@ -34,7 +34,7 @@ _told = {}
 
 
 def said(capsys):
-    """How often a test's program was told that tasks wait."""
+    """Returns how often a test's program was told that tasks wait."""
     lines = _told.setdefault(id(capsys), [])
     lines += [line for line in capsys.readouterr().err.splitlines() if line.startswith("hotlease: ") and "wait" in line]
     return len(lines)
@@ -60,7 +60,7 @@ def test_tasks_wait_for_workers_after_all_were_lost(platform_of_its_own, tmp_pat
             waiting[0].result(LONG)
         eventually(lambda: said(capsys) == 1, "the program is told once that its tasks wait")
         command("up", "--detach")
-        # Two of them need two workers.
+        # These two tasks wait for each other, so they need two workers.
         assert [future.result(60) for future in waiting] == [str(tmp_path / name) for name in reversed(names)]
 
 
@@ -72,7 +72,7 @@ def test_an_executor_that_has_lost_its_worker_while_no_task_waits_takes_another_
         command("down")
         with pytest.raises(concurrent.futures.BrokenExecutor):
             lost.result(60)
-        # Nothing waits for a worker: the search for one ends.
+        # No task waits for a worker, so the search for a worker ends.
         time.sleep(LONG)
         command("up", "--detach")
         assert executor.submit(abs, -2).result(60) == 2
@@ -137,9 +137,9 @@ def test_an_executor_that_got_fewer_workers_asks_for_the_rest_while_tasks_wait(p
         assert other.submit(abs, -1).result(60) == 1
         busy = other.submit(tasks.wait_for, str(tmp_path / "busy"))
         with hotlease.Executor(2, options=options) as executor:
-            # Two of them need two workers.
+            # These two tasks wait for each other, so they need two workers.
             waiting = [executor.submit(meet, str(tmp_path), *names) for names in (("one", "two"), ("two", "one"))]
-            # Longer than it asks right after its start.
+            # Longer than the executor asks for workers right after its start.
             with pytest.raises(concurrent.futures.TimeoutError):
                 waiting[0].result(LONG)
             assert executor._slots() == 1

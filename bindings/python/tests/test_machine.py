@@ -15,7 +15,7 @@ import pytest
 import hotlease
 from hotlease import _programs
 
-# A kernel may take that long on a node that has other work.
+# Seconds that a kernel may take to boot on a node that has other work.
 _BOOT = 180
 
 
@@ -49,7 +49,7 @@ def _skipped(error):
 
 
 def _until_one_is_saved(folder):
-    """Waits until a machine is saved, without starting others, which would only compete for processors."""
+    """Waits until a machine is saved. Starts no other machines meanwhile, which would only compete for processors."""
     deadline = time.monotonic() + 2 * _BOOT
     while time.monotonic() < deadline:
         listed = subprocess.run(
@@ -63,7 +63,7 @@ def _until_one_is_saved(folder):
 
 
 def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_of_their_own(runtime):
-    # By value, as local functions are: an emulated machine takes long to import this module, and with it pytest.
+    # A local function is sent by value: in an emulated machine, importing this module, and with it pytest, takes long.
     def draw():
         import os, random, time, uuid  # noqa: E401
 
@@ -82,7 +82,7 @@ def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_
         except hotlease.Error as error:
             _skipped(error)
         assert abs(each[-1] - time.time()) < 5, "its clock is the host's"
-        # The first machine is one that booted. While spare machines that booted wait, the next may be one, too.
+        # The first machine has booted. While spare machines that have booted wait, the next machine may be one of them.
         if "forked from a zygote" in start.why:
             drawn.append(each)
         else:
@@ -136,7 +136,7 @@ def test_tasks_run_in_a_machine(runtime, capsys):
             assert version == sys.version_info[:2]
             with pytest.raises(KeyError, match="missing"):
                 executor.submit(fails).result(_BOOT)
-            # Each may have 1,024 open, and all together more.
+            # A process may have 1,024 open files; all processes together may have more.
             assert executor.submit(opens, 800, 2).result(_BOOT) == b"yy"
             numbers = numpy.arange(500_000.0)
             assert numpy.array_equal(executor.submit(numpy.negative, numbers).result(_BOOT), -numbers)

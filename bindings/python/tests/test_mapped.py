@@ -1,4 +1,4 @@
-"""Arrays that are mapped from a file: tasks get the file, and not a copy."""
+"""Arrays that are mapped from a file: tasks map the file itself, not a copy."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Keys by which `memo` and checkpoints know a computation: the meaning of its code and arguments, not their place."""
+"""Keys of computations in `memo` and checkpoints: they depend on the meaning of code and arguments, not on their location."""
 
 import os
 import subprocess
@@ -104,7 +104,7 @@ def test_a_remembered_result_is_that_of_these_arguments(executor, tmp_path):
 
 def test_functions_that_differ_in_their_constants_are_different_ones(executor):
     memo = executor.options(memo=True)
-    # Written one after the other, the constants of both functions are the same digits.
+    # Written one after another, the constants of both functions have the same digits.
     functions = [lambda x: x * 1 + 23, lambda x: x * 12 + 3]
     assert [memo.submit(function, 2).result(60) for function in functions] == [25, 27]
 
@@ -196,8 +196,8 @@ def test_functions_of_a_module_are_known_by_their_code_however_they_are_called(p
         assert done.returncode == 0, done.stderr
         return eval(done.stdout), (tmp_path / "ran").read_text().split()
 
-    # The second factor has more digits: workers keep the module's compiled code, and Python takes two files of the same
-    # second and size for the same file.
+    # The second factor has more digits, because workers keep the module's compiled code: Python takes two versions of a file
+    # with the same second and size for the same version.
     products = [factor * x for factor in (3, 5555) for x in (2, 2, 3, 4, 5, 6, 7, 8)]
     assert results(3, *ways) == (products[:8], runs)
     assert results(3, *reversed(ways)) == (products[7::-1], []), "in any order"

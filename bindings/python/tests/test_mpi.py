@@ -15,7 +15,7 @@ np = pytest.importorskip("numpy")
 
 HERE = pathlib.Path(__file__).parent
 TUTORIAL = HERE / "tutorial"
-# A Python with mpi4py, to run the same programs for comparison, if there is one.
+# A Python with mpi4py, if there is one; it runs the same programs for comparison.
 MPI4PY = os.environ.get("HOTLEASE_TEST_MPI4PY", HERE.parents[2] / "target/peers/mpi4py/bin/python")
 SAYS = {
     "messages": (
@@ -28,13 +28,13 @@ SAYS = {
 
 
 def run(ranks, program, *options, **environment):
-    """Runs a program with this many members: a file, or text."""
+    """Runs a program, given as a file or as text, with `ranks` members."""
     if isinstance(program, str):
         program = ["-c", program]
     else:
         program = [str(program)]
     command = [_programs.find("hotlease"), "comm", "run", "-n", str(ranks), *options, sys.executable, *program]
-    # Members write their output as a whole, at their end.
+    # Members buffer their output, and write it as a whole when they end.
     env = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, stdin=subprocess.DEVNULL)
 
@@ -66,13 +66,13 @@ def test_programs_of_a_tutorial_run_unchanged_but_for_the_import(program, tmp_pa
 
 
 def by_another_mpi(ranks, text, folder):
-    """Runs a program with mpi4py and its MPI, and returns what it prints; None: there is none."""
+    """Runs a program with mpi4py and its MPI, and returns its output; None if mpi4py is not installed."""
     python = pathlib.Path(MPI4PY)
     if not python.exists():
         return None
     theirs = folder / "program.py"
     theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
-    # More ranks than processors, which do not poll all the time.
+    # Allows more ranks than processors; waiting ranks yield.
     for_open_mpi = dict.fromkeys(("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe", "MCA_mpi_yield_when_idle"), "1")
     # Open MPI 4.1 prefers its component rdma to sm for windows that are allocated. With rdma, a rank may die when
     # another rank does a compare-and-swap: in mca_btl_vader, at an address that the rank does not have.
@@ -260,7 +260,7 @@ def test_a_missing_environment_variable_is_named(run_alone):
 
 
 def test_a_communicator_is_joined_by_name_and_grows(tmp_path):
-    """Members of a separate rendezvous, without the launcher."""
+    """Members meet at a separate rendezvous, without the launcher."""
     program = """
 import sys
 from hotlease import MPI

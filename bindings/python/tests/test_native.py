@@ -184,7 +184,7 @@ def test_a_result_that_is_larger_than_declared_is_told_with_its_size(executor, l
         with pytest.raises(hotlease.OutputTooLarge, match=f"{16 * size} bytes") as raised:
             executor.submit(grow, bytes(size)).result(60)
         assert (raised.value.needed, raised.value.ran) == (16 * size, True)
-    # It would fit into the room for messages.
+    # The result would fit into the memory for error messages.
     with pytest.raises(hotlease.OutputTooLarge):
         executor.submit(grow, bytes(10)).result(60)
     with pytest.raises(hotlease.TaskError, match=r"gave 8 bytes.*\(2, 3\)"):
@@ -328,7 +328,7 @@ def test_a_crash_ends_the_worker_and_is_told(executor, library):
 
 
 def test_writing_past_the_declared_output_ends_the_worker_and_is_told_as_that(executor, library):
-    # It writes 8 MB, and its caller has room for a megabyte.
+    # The function writes 8 MB, but the output has a capacity of a megabyte.
     twice = hotlease.native(library, "twice", output=1_000_000)
     with pytest.raises(hotlease.WorkerDied, match="output"):
         executor.submit(twice, numpy.ones(1_000_000)).result(60)
@@ -383,7 +383,7 @@ def test_a_deadline_is_known_to_the_function_and_kills_one_that_does_not_heed_it
             worker = executor.submit(os.getpid).result(60)
             with pytest.raises((hotlease.DeadlineExceeded, hotlease.WorkerDied)) as raised:
                 executor.submit(hotlease.native(library, "obedient"), b"").result(60)
-            # A busy host may not let it run in the 50 ms after which its worker is ended.
+            # On a busy host, the function may not run in the 50 ms after which its worker is ended.
             if executor.submit(os.getpid).result(60) == worker:
                 break
         assert raised.type is hotlease.DeadlineExceeded
@@ -430,7 +430,7 @@ def test_the_time_that_it_took_is_that_of_the_function(platform, library):
 
 
 def test_builds_of_a_library_have_their_own_unique_variables_in_workers_and_in_the_program(executor, tmp_path):
-    # As the static variables of inline functions in C++.
+    # Static variables of inline functions in C++, for example, are such unique variables.
     source = HERE.parents[2] / "tests/fixtures/unique.c"
     builds = [_compiled(tmp_path, source, f"unique{version}", f"-DVERSION={version}") for version in (1, 2)]
     versions = [hotlease.native(build, "version", output=1, dtype="i4") for build in builds]
@@ -454,7 +454,7 @@ def test_the_same_is_true_where_numpy_is_not(library, tmp_path):
 
 
 def test_more_libraries_than_a_process_may_load_are_refused_with_the_limit(tmp_path):
-    # Each differs by one byte behind its end, which no loader reads.
+    # The libraries differ only by one byte behind their end, which no loader reads.
     source = tmp_path / "small.c"
     source.write_text("unsigned f(const void* in, unsigned size, void* out) { return 0; }\n")
     small = pathlib.Path(_compiled(tmp_path, source, "small"))

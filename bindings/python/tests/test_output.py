@@ -1,4 +1,4 @@
-"""Output of tasks reaches the program, labelled, and before their results."""
+"""Output of tasks reaches the program with a label, and before the tasks' results."""
 
 import os
 import re
@@ -83,7 +83,7 @@ def test_ten_megabytes_are_cut_to_their_beginning_and_end(executor, capsys, talk
     cut = re.search(rf"^{label}\.\.\. (\d+) bytes \.\.\.$", out, re.M)
     shown = len(re.sub(rf"^{label}", "", out.replace(cut[0] + "\n", ""), flags=re.M))
     assert 60_000 < shown < 68_000
-    # The line that was cut has one more line end.
+    # Cutting a line adds one line end.
     assert abs(shown + int(cut[1]) - whole) <= 1
     if talk == "lines":
         assert "] 00000000 xx" in out and "] 00099999 xx" in out and "] 00050000" not in out

@@ -1,4 +1,4 @@
-"""The package as users get it: a wheel made by `pip`, installed in an empty environment, and the quickstart with it."""
+"""The package as users get it: a wheel made by `pip` and installed in an empty environment, and the quickstart there."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ def _has_c_library():
 
 @pytest.fixture(scope="module")
 def wheel():
-    """The wheel, made as `pip install .` makes it, but with hatchling and the binaries that cargo has built."""
+    """Returns the wheel, made as by `pip install .`, but with the installed hatchling and the binaries that cargo has built."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-wheel-"))
     environment = {**os.environ, "HOTLEASE_BUILT": os.environ["HOTLEASE_PROGRAMS"]}
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
@@ -44,7 +44,7 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def installed(wheel):
-    """Runs a command of an environment with only the package; its variables are those given, and no others."""
+    """Runs a command of an environment that has only the package; the command gets only the given variables."""
     # Not pytest's folders: a socket's path has 108 bytes at most.
     home = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-installed-"))
     environment = home / "venv"
@@ -125,7 +125,7 @@ def test_an_installed_command_runs_its_own_program_with_any_path(installed, tmp_
     found = "from hotlease._programs import find; print(find('hotlease'), find('hotlease-worker'), sep='\\n')"
     for path in installed("python", "-c", found, PATH=str(tmp_path)).splitlines():
         assert path.startswith(f"{installed.home}/venv/lib")
-    # A folder that HOTLEASE_PROGRAMS names, for those who build the programs, comes first.
+    # A folder that HOTLEASE_PROGRAMS names is searched first: developers who build the programs use it.
     assert installed("python", "-c", found, HOTLEASE_PROGRAMS=str(tmp_path)).splitlines()[0] == str(other)
 
 
@@ -147,8 +147,8 @@ def test_a_source_distribution_is_the_whole_workspace(tmp_path):
         assert not [name for name in names if "/target/" in name or "/bin/hotlease" in name or name.endswith(".so")]
         sources.extractall(tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
-    # Resolves every member of the workspace, from the unpacked files and with the tested versions; packages that only
-    # other systems need were never fetched.
+    # Resolves every member of the workspace from the unpacked files, with the tested versions. The filter omits packages
+    # that only other systems need, because they were never fetched.
     told = _run("rustc", "--version", "--verbose").splitlines()
     (host,) = [line.split()[1] for line in told if line.startswith("host:")]
     _run("cargo", "metadata", "--locked", "--offline", "--format-version=1", f"--filter-platform={host}", cwd=unpacked)
@@ -166,7 +166,7 @@ def _modules_of(statement, folder):
         "assert seen() == before, (seen(), before)\n"
         "print(*sorted(set(sys.modules) - known))"
     )
-    # Without the imports that an environment's own files do at the start.
+    # `-S` prevents imports by an environment's own files at the start.
     environment = {"PYTHONPATH": str(pathlib.Path(hotlease.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
     return set(_run(sys.executable, "-S", "-c", script, cwd=folder, env=environment).split())
 
@@ -175,14 +175,14 @@ def test_importing_is_cheap_and_does_nothing_that_can_be_seen(tmp_path):
     # Counted, not timed.
     assert _modules_of("import hotlease", tmp_path) == {"hotlease", "hotlease._core"}
     whole = _modules_of("from hotlease import *", tmp_path)
-    # Each takes longer to import than all of this package.
+    # Each of these modules takes longer to import than this whole package.
     heavy = {"asyncio", "cloudpickle", "email", "multiprocessing", "numpy", "pathlib", "shutil", "socket", "subprocess"}
     heavy |= {"concurrent.futures", "hashlib", "logging", "pickle"}
     assert "hotlease._executor" in whole and not heavy & whole
 
 
 def test_an_executor_and_its_first_task_import_no_more_than_they_need(tmp_path):
-    # Counted, not timed. `typing`, `hashlib` or `concurrent.futures` would take as long as all of it.
+    # Counted, not timed. `typing`, `hashlib` or `concurrent.futures` would take as long as everything else.
     needed = _modules_of("import collections, importlib.machinery, threading, warnings, weakref", tmp_path)
     ours = {"", "._bases", "._core", "._executor", "._hook", "._modules", "._open", "._platform", "._versions", ".errors"}
     executor = _modules_of("from hotlease import Executor", tmp_path)
@@ -206,7 +206,7 @@ def test_the_quickstart_does_what_it_says(installed):
     page = (ROOT / "docs/python.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```(?:\n+<!-- prints\n(.*?)-->)?", page, re.M | re.S)
     programs = [(code, prints) for language, code, prints in blocks if language == "python"]
-    # The C source of the page, and its compilation.
+    # Writes the C source of the page, and compiles it as the page says.
     for (_, source, _), (_, command, _) in zip(blocks, blocks[1:]):
         if command.startswith("cc "):
             command = command.replace("$(hotlease --cflags)", installed("hotlease", "--cflags")).split()

@@ -1,4 +1,4 @@
-"""The Python blocks of the documentation run, each page's section as one program."""
+"""The Python blocks of the documentation run; the blocks of a section of a page are one program."""
 
 import os
 import pathlib

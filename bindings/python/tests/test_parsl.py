@@ -22,7 +22,7 @@ from parsl.serialize.errors import SerializationError  # noqa: E402
 
 @pytest.fixture(scope="module")
 def kernel(platform, tmp_path_factory):
-    """Executor of a kernel with one worker that tries a failed task once more."""
+    """Executor with one worker, in a kernel that tries a failed task once more."""
     executor = hotlease.parsl.HotleaseExecutor(max_workers=1)
     config = Config(executors=[executor], run_dir=str(tmp_path_factory.mktemp("runs")), retries=1, usage_tracking=0)
     with parsl.load(config):
@@ -170,7 +170,7 @@ def test_a_broken_executor_stays_broken_and_says_why(kernel):
 
 
 def test_an_executor_can_be_used_on_its_own(platform, kernel):
-    # The configuration's one worker leaves a core free, if there are two.
+    # The configuration's only worker leaves a core free, if there are two cores.
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     with hotlease.parsl.HotleaseExecutor("alone", 1, timeout=300) as executor:

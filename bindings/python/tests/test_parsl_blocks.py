@@ -32,7 +32,7 @@ def pid():
 
 @pytest.fixture
 def loaded(tmp_path, monkeypatch):
-    """Loads a configuration with one executor of this provider."""
+    """Loads a configuration with one executor, which uses `provider`."""
     monkeypatch.setenv("HOTLEASE_CLUSTERS_DIR", str(tmp_path / "clusters"))
 
     @contextlib.contextmanager

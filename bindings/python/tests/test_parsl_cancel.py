@@ -1,4 +1,4 @@
-"""Cancelling Parsl's apps that are tasks of hotlease's own dataflow kernel. Parsl's kernel refuses it."""
+"""Cancelling of Parsl's apps that are tasks of hotlease's own dataflow kernel. Parsl's kernel refuses to cancel apps."""
 
 from concurrent.futures import CancelledError
 
@@ -39,10 +39,10 @@ def test_an_unsent_app_can_be_cancelled_and_an_ended_one_cannot(platform, tmp_pa
         second = mark(first, str(marked), outputs=[File(str(marked))])
         third = same(second)
         was_cancelled = second.cancel()
-        # Even if the test fails from here on, the end of the kernel waits for running tasks.
+        # Opened before the assertions: the end of the kernel waits for running tasks, even if the test fails.
         gate.touch()
         assert was_cancelled and second.cancelled() and second.done()
-        # The file that it promised is never made.
+        # The cancelled task never makes its output file.
         for future in (second, second.outputs[0]):
             with pytest.raises(CancelledError):
                 future.result(300)

@@ -31,7 +31,7 @@ from parsl.utils import get_all_checkpoints  # noqa: E402
 
 @pytest.fixture
 def load(platform, tmp_path):
-    """Loads a kernel as the program does, with one worker; cleans up remaining kernels afterwards."""
+    """Loads kernels with one worker, as a program does; cleans up remaining kernels afterwards."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores: the kept kernel has one")
     kernels = []
@@ -51,7 +51,7 @@ def load(platform, tmp_path):
 
 @pytest.fixture(scope="module")
 def kernel(platform, tmp_path_factory):
-    """Kernel for the tests that do not change it; cleared, so that others may load their own."""
+    """Kernel for tests that do not change it. It is cleared from Parsl, so that other tests may load their own kernels."""
     config = Config(executors=[hotlease.parsl.HotleaseExecutor(max_workers=1)], run_dir=str(tmp_path_factory.mktemp("runs")))
     kernel = hotlease.parsl.load(config)
     parsl.clear()
@@ -153,7 +153,7 @@ def join_what(what):
 
 
 def is_direct(future):
-    """Whether its task belongs to hotlease's kernel, and not to Parsl's."""
+    """Whether the task of a future belongs to hotlease's kernel, and not to Parsl's kernel."""
     return isinstance(future, hotlease.Future) and isinstance(future, parsl.dataflow.futures.AppFuture)
 
 

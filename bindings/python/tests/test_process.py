@@ -1,4 +1,4 @@
-"""The process of a worker, and that of the program: arithmetic, teams of threads, folders of any name, few descriptors."""
+"""Processes of workers and programs: arithmetic, teams of threads, folders of any name, few descriptors."""
 
 import os
 import pathlib
@@ -11,8 +11,8 @@ import hotlease
 
 numpy = pytest.importorskip("numpy")
 
-# A library that changes the arithmetic of the thread that loads it, as one does that is linked with -ffast-math, and of the
-# thread that calls its function.
+# A library that changes the arithmetic of the thread that loads it, like a library that is linked with -ffast-math, and of
+# the thread that calls its function.
 _CHANGES = """\
 #include <fenv.h>
 #include <hotlease/function.h>
@@ -32,7 +32,7 @@ HOTLEASE_PLAIN_FUNCTION(changes)
 
 @pytest.fixture(scope="module")
 def changing(tmp_path_factory):
-    """A library whose function, and whose loading, changes the arithmetic of a thread."""
+    """A library that changes the arithmetic of a thread when the thread loads it or calls its function."""
     folder = tmp_path_factory.mktemp("library")
     source, built = folder / "changes.c", folder / "changes.so"
     source.write_text(_CHANGES)
@@ -114,7 +114,7 @@ def test_teams_of_threads_have_the_size_of_a_slot_unless_a_variable_says_otherwi
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
     with hotlease.Executor(1, options=options) as executor:
         assert executor.submit(_teams, _TEAMS).result(60) == ["1", "1", "1", "3", "5"]
-    # Most libraries take OpenMP's number if they have none of their own.
+    # Most libraries use OpenMP's number of threads if their own variable is not set.
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with hotlease.Executor(1) as executor:

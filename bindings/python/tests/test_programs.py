@@ -1,4 +1,4 @@
-"""Small programs, each run by itself, as a user would: the comment at its end is what it prints."""
+"""Small programs, each of which is run by itself, as a user would run it. The comment at a program's end is its output."""
 
 import os
 import pathlib

@@ -15,7 +15,7 @@ from conftest import end
 def folder():
     with tempfile.TemporaryDirectory() as path:
         if os.geteuid() == 0:
-            # No code in a sandbox can write root's files.
+            # The folder gets another owner, because code in a sandbox cannot write root's files.
             os.chown(path, 54321, 54321)
         yield path
 
@@ -47,7 +47,7 @@ def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder
     with open(os.path.join(folder, "file")) as file:
         assert file.read() == "made"
     assert os.stat(os.path.join(folder, "file")).st_uid == os.stat(folder).st_uid
-    # A spare interpreter or a new one: neither sees the directory.
+    # The next worker, a spare or a new one, does not see the directory.
     executor = _executor(kind)
     assert not executor.submit(os.path.exists, "/data").result(60)
     end(executor)

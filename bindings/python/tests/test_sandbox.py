@@ -1,4 +1,4 @@
-"""Workers in sandboxes of kind namespace. On nodes that cannot make them, these tests are skipped with the reason."""
+"""Workers in sandboxes of kind namespace. On nodes that cannot make sandboxes, these tests are skipped with the reason."""
 
 import multiprocessing
 import os
@@ -81,7 +81,7 @@ def test_a_sandbox_shows_the_programs_folder_but_no_home_folder(sandboxed, outpu
     assert lines[0] == str([False, not is_home]), "the key, and the program's folder"
     assert lines[1] == str([True] if is_home else [])
     assert lines[2] == f"{not is_home} {is_home}"
-    # A lease that declares the folder has it, and its program is not warned.
+    # With a lease that declares the folder, tasks see it, and the program gets no warning.
     if is_home:
         with _in_sandbox(mounts=[str(home)]) as executor:
             assert executor.submit(os.path.exists, str(home / "beside.py")).result(60)
@@ -107,7 +107,7 @@ def test_a_result_from_a_sandbox_runs_no_code_in_the_program(sandboxed, tmp_path
         with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
             next(sandboxed.map(way, [path]))
         assert not os.path.exists(path), way
-    # From now on this worker may tell the program anything, so it is replaced. Other workers are as they were.
+    # From now on this worker may send the program anything, so it is replaced. Other workers are not changed.
     end(sandboxed)
     with _in_sandbox() as executor:
         with pytest.raises(KeyError, match="plain"):

@@ -1,4 +1,4 @@
-"""Threads that show the output of tasks, the time at which they do, and failures to show it."""
+"""Showing of tasks' output: the threads that do it, the time at which they do it, and failures."""
 
 import asyncio
 import concurrent.futures
@@ -33,7 +33,7 @@ class Stream:
 
 @pytest.fixture
 def stream():
-    """A replacement of standard output, from its call on."""
+    """Returns a function that replaces standard output from its call on."""
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(contextlib.redirect_stdout(Stream()))
 
@@ -150,7 +150,7 @@ def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
 
 
 class Stuck:
-    """Takes lines, and blocks on the first until its gate is open."""
+    """Receiver of lines that blocks at the first line until its gate is open."""
 
     def __init__(self):
         self.gate, self.inside, self.seen = threading.Event(), threading.Event(), []
@@ -185,10 +185,10 @@ def test_output_that_waits_to_be_shown_is_bounded(platform):
     first, cut, *shown = output.seen
     assert first == "the first" and 250 < len(shown) < 300, "16 MiB"
     left_out = 400 - len(shown)
-    # In the order in which they ended, which is not quite that of their numbers: large results are fetched.
+    # Lines are in the order in which tasks ended. It may differ from the order of numbers, because large results are fetched.
     numbers = {int(text[:3]) for text in shown}
     assert len(numbers) == len(shown) and numbers >= set(range(left_out + 100, 400)), "the last ones"
-    # The cut output comes in pieces, each of which has a head.
+    # The omitted output is counted in pieces, each of which has a header.
     assert 0 < int(re.fullmatch(r"\.\.\. (\d+) bytes \.\.\.", cut)[1]) - left_out * 60_004 < left_out * 500
 
 
@@ -237,7 +237,7 @@ def test_output_is_shown_before_as_completed_yields_its_future(executor, capsys)
     futures = {executor.submit(talking.say, n): n for n in range(20)}
     said = ""
     for future in concurrent.futures.as_completed(futures):
-        # It may have ended before, so that no thread has waited for it.
+        # The future may have ended before, so that no thread has waited for it.
         future.result(60)
         said += capsys.readouterr().out
         assert f"[say worker 0] {futures[future]}\n" in said

@@ -23,7 +23,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def here(site, monkeypatch, tmp_path):
-    """Arguments of clusters on that site."""
+    """Arguments of clusters on the tests' site."""
     for name, value in site.variables.items():
         monkeypatch.setenv(name, value)
     return {"cores": 2, "walltime": "5min", "host": "127.0.0.1", "directory": tmp_path}

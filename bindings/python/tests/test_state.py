@@ -1,5 +1,5 @@
-"""State that tasks leave in a worker, saved by the functions of `hotlease.state` and restored in the next executor of
-that name."""
+"""State that tasks leave in a worker. The functions of `hotlease.state` save it, and restore it in the next executor with
+the state's name."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ hotlease.state(save=_save, restore=_restore)
 @pytest.fixture(scope="module")
 def kept():
     """A platform that keeps states, and options for its executors."""
-    # A sandbox runs as another user, who can read only what is readable to all.
+    # A sandbox runs as another user, who can read only files that all users can read.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for name in ("run", "swap"):

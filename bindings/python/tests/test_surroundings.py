@@ -16,7 +16,7 @@ np = pytest.importorskip("numpy")
 
 @hotlease.function
 def triple(n: int) -> int:
-    """Three times as much."""
+    """Returns three times as much."""
     return 3 * n
 
 

@@ -1,4 +1,4 @@
-"""Tasks that were sent ahead to a worker go to another one that is idle, and run once."""
+"""Tasks that were sent ahead to a worker are sent to an idle worker instead, and run once."""
 
 import concurrent.futures
 import os
@@ -7,7 +7,7 @@ import hotlease
 import pytest
 import tasks
 
-# Seconds for tasks that take milliseconds. Tasks that are not taken back take longer: they wait until the long one ends.
+# Seconds for tasks that take milliseconds. Tasks that are not taken back take longer: they wait until the long task ends.
 SOON = 20
 
 
@@ -33,7 +33,7 @@ def test_short_tasks_do_not_wait_behind_a_long_one_while_a_worker_is_idle(pair, 
 def test_a_task_behind_a_long_one_of_another_function_is_taken_back_for_a_waiting_thread(pair, gate):
     assert list(pair.map(abs, range(300))) == list(range(300))
     long = pair.submit(tasks.wait_until, str(gate))
-    # Two for each worker, so that some wait behind the long one.
+    # More tasks than workers, so that some tasks wait behind the long task.
     assert [future.result(SOON) for future in [pair.submit(abs, at) for at in range(8)]] == list(range(8))
     assert not long.done()
 
@@ -47,7 +47,7 @@ def test_a_task_that_is_taken_back_runs_once_with_its_arguments(pair, tmp_path, 
         file.unlink()
     futures, data = {}, os.urandom(size)
     for number in range(1, 601):
-        # One task in 20 is longer than what is sent ahead.
+        # One task in 20 takes longer than all tasks that are sent ahead together.
         pause = 0.003 if number % 20 == 0 else 0
         futures[number] = pair.submit(tasks.note_run, str(folder), number, pause, data)
     for number, future in futures.items():

@@ -1,4 +1,4 @@
-"""Functions, classes and globals of the program, on their way to workers and back: a process has one of each."""
+"""Functions, classes and globals of the program are sent to workers and back: each process has one object of each."""
 
 import pytest
 
@@ -392,7 +392,7 @@ def test_a_class_that_is_only_an_annotation_or_an_owner_is_sent_as_it_is(output)
                 print(executor.submit(annotated, Settings()).result(), executor.submit(Settings.look, Settings()).result())
                 print(executor.submit(Settings.level_of).result())
     """
-    # A class with other content is another class, and begins anew.
+    # A class with other content is a different class, and starts with its initial values.
     expected = ["(1, 1) (1, 2)", "1", "(1, 3) (1, 4)", "1", "(2, 1) (2, 2)", "2", "(1, 1) (1, 2)", "1"]
     assert output(script) == expected
 

@@ -13,8 +13,8 @@ import pytest
 from hotlease import Executor, ExecutorOptions, _programs
 
 _FORKED = "forked from a zygote"
-# Expression for the private bytes of a process after it has used numpy. Not a function, whose module would have to be
-# imported.
+# Expression for the private bytes of a process after it has used numpy. It is not a function, because a function's module
+# would have to be imported.
 _PRIVATE = """__import__("numpy").arange(10.0).sum() and 1024 * sum(
     int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")
 )"""
@@ -41,7 +41,7 @@ def _files():
 
 
 def _executor(imports, **options):
-    # On a busy host the core of the executor before this one may become free late.
+    # On a busy host, the core of the previous executor may become free late.
     return Executor(1, options=ExecutorOptions(sandbox="namespace", imports=imports, **{"patience": 60, **options}))
 
 
@@ -55,8 +55,8 @@ def _skip_without_sandboxes():
 
 
 def _again(imports, until, seconds=30, **options):
-    """Takes leases, one after the other, until one starts as required; returns its start, and the facts that a function
-    found there."""
+    """Takes leases, one after another, until a lease starts as required; returns its start, and the facts that a function
+    found in its worker."""
     before = time.monotonic()
     while True:
         with _executor(imports, **options) as executor:
@@ -134,7 +134,7 @@ def _look():
     ],
 )
 def test_imports_that_a_fork_would_share_or_lack_are_refused_and_said(monkeypatch, leaves, text):
-    # A sandbox runs as another user, who can read only what is readable to all.
+    # A sandbox runs as another user, who can read only files that all users can read.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         with open(f"{folder}/leaving.py", "w") as module:
@@ -157,7 +157,7 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_lease_waiting_and_is_said(mon
             with _executor(["hanging"]) as executor:
                 assert executor.submit(eval, "6 * 7").result() == 42
                 assert not _is_forked(executor.cold_start())
-        # Zygotes take turns, and those of earlier programs come first. The imports of this one are given up after 30 s.
+        # Zygotes take turns, and zygotes of earlier programs are first. The imports of this zygote are given up after 30 s.
         start, facts = _again(["hanging"], lambda start: "no zygote: " in start.why, seconds=300)
     assert "not ready after 30 s" in start.why
     assert facts["sum"] == 45.0, "and workers start as ever"
@@ -173,7 +173,7 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_other_program_s_workers_waiti
         monkeypatch.syspath_prepend(folder)
         with _executor(["hanging_beside"]) as executor:
             assert executor.submit(eval, "6 * 7").result() == 42
-        # The zygote hangs for 30 s from now on; the turn of the next program's zygote comes after 9 s nevertheless.
+        # The zygote hangs for 30 s from now on. Nevertheless the next program's zygote has its turn after 9 s.
         _again(["colorsys"], _is_forked, seconds=25)
 
 
@@ -191,7 +191,7 @@ def test_bench_of_cold_starts_has_rows_of_workers_forked_before_and_during_the_l
     rows = {row["params"]["start"]: row for row in rows if row["params"].get("in") == "namespace" and "measured" in row}
     for start in "zygote", "fork":
         details = rows[start]["details"]
-        # On a busy host a round may start its worker in another way than its row says, and is then left out of the row.
+        # On a busy host, a round may start its worker in another way than its row says. The row then omits this round.
         assert rows[start]["samples"] in (1, 2) and details["why"] == "", rows[start]
         assert 0 < sum(details["phases_us"].values()) <= details["total_us"]
         assert details["private_bytes"] > 0

@@ -1,4 +1,4 @@
-"""The initializer that Dask is configured with runs in each worker, and its other options for processes count, too."""
+"""The initializer in Dask's configuration runs in each worker, and Dask's other options for processes apply, too."""
 
 import pickle
 import warnings

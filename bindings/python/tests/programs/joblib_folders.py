@@ -1,4 +1,4 @@
-"""joblib's tasks run in the folder that the program is in, also after an earlier one was removed."""
+"""joblib's tasks run in the program's working directory, even after an earlier working directory was removed."""
 
 import os
 import tempfile
@@ -22,7 +22,7 @@ with joblib.parallel_config(backend="hotlease", n_jobs=2):
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         print(folders() == {os.path.realpath(folder)})
-    # The program's own folder is gone, so it has no name that tasks could get. They run all the same.
+    # The program's working directory was removed, so tasks cannot get its name. They still run.
     print(joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)))
     os.chdir(home)
     print(folders() == {home})

@@ -1,4 +1,4 @@
-"""Proxies of a manager of multiprocessing work in tasks: in arguments, in the program's globals, and in what they hold."""
+"""Proxies of a manager of multiprocessing work in tasks: in arguments, in the program's globals, and inside other proxies."""
 
 import multiprocessing
 import os

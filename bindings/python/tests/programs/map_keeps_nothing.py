@@ -1,4 +1,4 @@
-"""No iterator of hotlease holds on to a result that it has given."""
+"""No iterator of hotlease keeps a reference to a result that it has returned."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""A map pickles its function, with the globals that it uses, once, and not for each call."""
+"""A map pickles its function, and the globals that the function uses, only once, and not for each call."""
 
 import hotlease
 

@@ -1,4 +1,4 @@
-"""The death of a worker is told with the name of the function that the program knows, however it is called."""
+"""The error for the death of a worker has the program's name of the function, in all ways in which functions are called."""
 
 import functools
 import os

@@ -1,5 +1,5 @@
-"""An argument that does not pickle is Parsl's SerializationError, with either kernel; only a HotleaseExecutor is replaced by
-hotlease's own."""
+"""For an argument that does not pickle, both kernels raise Parsl's SerializationError. hotlease's kernel accepts only a
+HotleaseExecutor."""
 
 import parsl
 from parsl.config import Config

@@ -1,4 +1,4 @@
-"""Options and methods of concurrent.futures.ProcessPoolExecutor, with the meaning that they have there."""
+"""Options and methods of concurrent.futures.ProcessPoolExecutor have the same meaning in hotlease.Executor."""
 
 import collections
 import concurrent.futures
@@ -27,13 +27,13 @@ def large(size):
 # The arguments are in the order of ProcessPoolExecutor's.
 with hotlease.Executor(1, multiprocessing.get_context("fork"), begin, ()) as executor:
     print(executor.submit(process).result()[1])
-# Starts of workers on a busy host take their time.
+# The lease lives for 60 s without renewal, because starts of workers on a busy host take long.
 options = hotlease.ExecutorOptions(ttl=60)
 with hotlease.Executor(1, initializer=begin, max_tasks_per_child=2, options=options) as executor:
     counts = collections.Counter(executor.map(process, range(6)))
     print(sorted(counts.values()), {begun for _, begun in counts})
 with hotlease.Executor(1, max_tasks_per_child=1, options=options) as executor:
-    # A result that the worker keeps until there is memory for it, and one that fails.
+    # Results that the worker keeps until the client has memory for them, and a task that fails.
     sizes = [1, 3_000_000, 3_000_000, 10]
     results = list(executor.map(large, sizes))
     print([len(data) for _, data in results] == sizes, len({pid for pid, _ in results}))

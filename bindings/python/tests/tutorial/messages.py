@@ -28,7 +28,7 @@ elif rank == 1:
     count = status.Get_count(MPI.DOUBLE)
     print("arrays:", int(numbers.sum()), float(halves[:count].sum()), count, "of rank", status.Get_source(), "tag", status.Get_tag())
 
-# Each rank with its neighbours, all at once.
+# Each rank sends to one neighbour and receives from the other, all ranks at the same time.
 right, left = (rank + 1) % comm.size, (rank - 1) % comm.size
 got = comm.sendrecv(f"from {rank}", dest=right, source=left)
 everything = comm.gather(got)

@@ -1,4 +1,4 @@
-"""Pi, by the area under a curve: each rank has every size-th strip."""
+"""Pi, as the area under a curve: each rank computes every size-th strip."""
 
 import numpy as np
 
