@@ -1,4 +1,4 @@
-//! The client's side of the rings, written by hand: it can write any words into any entry.
+//! The client's side of the rings, written by hand: tests can write any words into any entry.
 
 use crate::platform::LIMIT;
 use hotlease_fabric::doorbell::Doorbell;
@@ -22,7 +22,7 @@ pub struct RawChannel {
 }
 
 impl RawChannel {
-    /// A channel over rings that both ends know.
+    /// Makes a channel over rings that both ends have mapped.
     pub fn new(requests: ShmRing, replies: NearRing, doorbell: Doorbell, generation: u32) -> Self {
         Self {
             requests,
@@ -39,7 +39,7 @@ impl RawChannel {
         Seq::new(self.generation, self.next)
     }
 
-    /// A correct request with a payload, which may be forged before it is sent.
+    /// Makes a correct request with a payload; a test may forge it before it is sent.
     pub fn request(&self, epoch: Epoch, function: FunctionIndex, payload: &[u8]) -> RequestHeader {
         let mut header = RequestHeader {
             seq: self.seq(),
@@ -60,7 +60,7 @@ impl RawChannel {
         header
     }
 
-    /// A correct request with a small payload for the express entry, which has a counter of its own.
+    /// Makes a correct request with a small payload for the express entry, which has a separate counter.
     pub fn express_request(&self, epoch: Epoch, function: FunctionIndex, payload: &[u8]) -> RequestHeader {
         assert!(payload.len() <= INLINE_BYTES);
         RequestHeader {
@@ -70,7 +70,7 @@ impl RawChannel {
         }
     }
 
-    /// A correct request whose input and output are in buffers.
+    /// Makes a correct request whose input and output are in buffers.
     pub fn span_request(&self, epoch: Epoch, function: FunctionIndex, input: Span, output: Span) -> RequestHeader {
         let payload = [input.encode(), output.encode()].concat();
         RequestHeader {
@@ -92,7 +92,7 @@ impl RawChannel {
     /// Writes bytes to the payload area of an entry, even if it is in use.
     pub fn overwrite_payload(&self, entry: u32, payload: &[u8]) {
         assert!(payload.len() <= self.requests.payload_bytes());
-        // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
+        // SAFETY: the entry's payload is at least that long, and a borrowed slice does not overlap a foreign mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(payload.as_ptr(), self.requests.payload(entry).as_ptr(), payload.len());
         }
@@ -109,10 +109,10 @@ impl RawChannel {
         self.write_words(self.ring_entry(self.next), &request.encode());
     }
 
-    /// Writes words into the next entry and waits for the answer to it.
+    /// Writes words into the next entry and waits for the answer.
     ///
     /// # Panics
-    /// If there is none, or it is malformed.
+    /// If there is no answer, or it is malformed.
     pub fn send(&mut self, words: &LineWords) -> ReplyHeader {
         self.try_send(words, LIMIT).expect("the slot answers")
     }
@@ -143,7 +143,7 @@ impl RawChannel {
     /// Waits for the answer to a request of the ring.
     ///
     /// # Panics
-    /// If it is malformed.
+    /// If the answer is malformed.
     pub fn reply(&self, seq: Seq, limit: Duration) -> Option<ReplyHeader> {
         self.reply_in(self.ring_entry(seq.word()), seq, limit)
     }
@@ -167,7 +167,7 @@ impl RawChannel {
     /// Runs a function that echoes its input, and checks the echo.
     ///
     /// # Panics
-    /// If it is not echoed.
+    /// If the input is not echoed.
     pub fn echo(&mut self, epoch: Epoch, echo: FunctionIndex, input: &[u8]) {
         assert!(input.len() <= INLINE_BYTES);
         let request = self.request(epoch, echo, input);

@@ -1,4 +1,4 @@
-//! The client's side of a worker's connection socket, spoken by hand.
+//! The client's side of a worker's connection socket, without the client library.
 
 use crate::channel::RawChannel;
 use crate::platform::LIMIT;
@@ -24,9 +24,9 @@ pub const SHAPE: RingShape = RingShape {
 };
 
 impl RawConnection {
-    /// A connection over the socket that came with `Connected`.
+    /// Makes a connection over the socket that was sent with `Connected`.
     pub fn new(socket: Socket) -> Self {
-        // A hostile function may have sent what takes minutes to close.
+        // A hostile function may have sent descriptors that take minutes to close.
         Self {
             socket: socket.closed_aside(),
         }
@@ -35,7 +35,7 @@ impl RawConnection {
     /// Sends a request and waits for its answer; `None` if the worker closed the connection.
     ///
     /// # Panics
-    /// If the worker says nothing, or something that is no answer.
+    /// If the worker does not answer, or sends something else than an answer.
     pub fn ask(&self, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) -> Option<(ConnectionReply, Vec<OwnedFd>)> {
         if self.socket.send(request, fds).is_err() {
             return None;

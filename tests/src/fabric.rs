@@ -1,4 +1,4 @@
-//! The client's side of a channel over a fabric, spoken by hand.
+//! The client's side of a channel over a fabric, without the client library.
 
 use crate::connection::{RawConnection, SHAPE};
 use crate::platform::LIMIT;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The best provider that can connect this machine with itself; prints so and returns `None` if there is none.
+/// Returns the best provider that can connect this machine with itself; prints a message and returns `None` if there is
+/// none.
 pub fn provider() -> Option<Provider> {
     let library = Libfabric::load()
         .inspect_err(|error| eprintln!("skipped: {error}"))
@@ -60,10 +61,10 @@ impl RawLink {
         Self { port, peer, key }
     }
 
-    /// Makes the provider set up what it sets up lazily.
+    /// Makes the provider do its lazy set-up now.
     ///
     /// # Panics
-    /// If no bytes come back.
+    /// If no bytes are returned.
     pub fn probe(&self) {
         self.port.probe(&self.peer, LIMIT).expect("bytes there and back");
     }
@@ -114,7 +115,7 @@ impl RawFabricChannel {
     /// Publishes a request and does not wait.
     ///
     /// # Panics
-    /// If it does not fit.
+    /// If the request does not fit.
     pub fn publish(&mut self, epoch: Epoch, function: FunctionIndex, flags: Flags, payload: &[u8]) {
         let call = CallParameters {
             epoch,
@@ -146,7 +147,7 @@ impl RawFabricChannel {
     }
 }
 
-/// Registers memory with the worker, which will reach it over the fabric; nothing proves that it can.
+/// Registers memory that the worker is to access over the fabric; does not check that it can.
 ///
 /// # Panics
 /// If the worker refuses.

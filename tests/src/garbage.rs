@@ -1,4 +1,4 @@
-//! Messages that are nearly right: valid ones, and mutations of them.
+//! Nearly valid messages: valid messages and mutations of them.
 
 use crate::connection::SHAPE;
 use hotlease_wire::connection::ConnectionRequest;

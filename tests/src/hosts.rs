@@ -1,10 +1,10 @@
 //! Several hosts on one machine: network namespaces, joined by veth pairs and a bridge.
 //!
-//! Every host has an address of each family, files of its own, and a link that can be cut, slowed down, or made to lose
+//! Every host has an address of each family, separate files, and a link that can be cut, slowed down, or made to lose
 //! packets. Unlike real hosts they share processes, processors and the kernel.
 //!
-//! The bridge is in a namespace of its own, so nothing is seen or changed outside. All namespaces of a test program
-//! begin with `hlt-PID-`; the next test program removes the namespaces of one that was killed. Needs root.
+//! The bridge is in a separate namespace, so nothing is visible or changed outside. All namespaces of a test program
+//! begin with `hlt-PID-`; the next test program removes the namespaces of killed test programs. Needs root.
 
 mod host;
 mod internet;
@@ -34,15 +34,16 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Hosts of these names; prints so and returns `None` where this is not root or the system cannot make them.
+    /// Makes hosts with the given names. Prints a message and returns `None` if the test is not root, or the system
+    /// cannot make hosts.
     ///
     /// # Panics
-    /// If it is root, and making them fails half-way.
+    /// If the test is root, and making the hosts fails half-way.
     pub fn new(names: &[&str]) -> Option<Self> {
         Self::make(names, true, &[])
     }
 
-    /// Hosts of these names without any address of IPv4.
+    /// Makes hosts with the given names, without IPv4 addresses.
     ///
     /// # Panics
     /// As [`Hosts::new`].
@@ -50,7 +51,8 @@ impl Hosts {
         Self::make(names, false, &[])
     }
 
-    /// Hosts of these names with a meddler on the cable of each host of `meddled`; it changes nothing yet.
+    /// Makes hosts with the given names, and a meddler on the cable of each host of `meddled`; the meddlers change
+    /// nothing yet.
     ///
     /// # Panics
     /// As [`Hosts::new`].
@@ -81,7 +83,7 @@ impl Hosts {
         let mut meddlers = Vec::new();
         let hosts = names.iter().zip(1..).map(|(name, position)| {
             let namespace = Namespace::new(&format!("{prefix}-{name}"));
-            // At most 15 bytes; the namespaces keep equal names apart.
+            // At most 15 bytes. Equal names do not collide, because each is in its own namespace.
             let port = format!("to-{name}");
             let addresses = Addresses {
                 v4: ipv4.then_some(Ipv4Addr::new(10, 77, 0, position)),
@@ -104,19 +106,19 @@ impl Hosts {
         })
     }
 
-    /// The host of this name.
+    /// The host with the name `name`.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If there is no host of this name.
     pub fn host(&self, name: &str) -> &Host {
         let found = self.hosts.iter().find(|host| host.name() == name);
         found.unwrap_or_else(|| panic!("no host {name}"))
     }
 
-    /// Tells the meddler on a host's cable what to do from now on; returns what it has done so far.
+    /// Tells the meddler on a host's cable what to do from now on; returns counts of what the meddler has done so far.
     ///
     /// # Panics
-    /// If there is no meddler on its cable.
+    /// If there is no meddler on the host's cable.
     pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::MeddlerDone {
         let found = self.meddlers.iter().find(|(host, _)| host == name);
         let (_, meddler) = found.unwrap_or_else(|| panic!("there is no meddler at {name}"));

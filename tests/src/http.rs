@@ -1,11 +1,11 @@
-//! HTTP/1.1 over any stream, byte by byte as a test wants it, also what a proper client would never send.
+//! HTTP/1.1 over any stream, byte by byte as a test defines it; tests can also send what a correct client never sends.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long an answer may take.
+/// Time limit of an answer.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Longest answer that a test reads, bytes.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -13,11 +13,11 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// An answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Its status.
+    /// Status.
     pub status: u16,
-    /// Its headers, names in small letters.
+    /// Headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// Body.
     pub body: String,
 }
 
@@ -31,7 +31,7 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Panics
-    /// If the body is no JSON.
+    /// If the body is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
@@ -40,7 +40,7 @@ impl Answer {
 /// A connection to the REST interface of a runtime directory.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no REST interface.
 pub fn connect(directory: &Path) -> UnixStream {
     let stream = UnixStream::connect(directory.join("rest.sock")).expect("the REST interface");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -48,7 +48,7 @@ pub fn connect(directory: &Path) -> UnixStream {
     stream
 }
 
-/// Asks over a connection of its own. `headers` are lines with their ends; Host is added.
+/// Sends a request over a new connection. `headers` are lines with line ends; Host is added.
 ///
 /// # Panics
 /// If there is no answer.
@@ -70,7 +70,7 @@ pub fn get(directory: &Path, path: &str) -> Answer {
     ask(directory, "GET", path, "", "")
 }
 
-/// Reads one answer; fails if there is none, or if it is no HTTP.
+/// Reads one answer; fails if there is no answer, or if it is not HTTP.
 pub fn answer(stream: &mut impl Read, is_head: bool) -> io::Result<Answer> {
     let bad = |what: &str| io::Error::new(ErrorKind::InvalidData, what.to_owned());
     let mut head = Vec::new();

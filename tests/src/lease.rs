@@ -1,4 +1,4 @@
-//! A lease held by hand, and a bystander.
+//! A lease without the client library, and a bystander.
 
 use crate::channel::RawChannel;
 use crate::connection::RawConnection;
@@ -42,7 +42,7 @@ impl RawLease {
         Self::with(platform, &library("echo"))
     }
 
-    /// Takes a lease with this library loaded.
+    /// Takes a lease with `library` loaded.
     ///
     /// # Panics
     /// If anything is refused.
@@ -100,7 +100,7 @@ impl RawLease {
     }
 }
 
-/// Another client with a worker of its own, whose calls must go on beside any fault.
+/// Another client with a separate worker, whose calls must continue during any fault.
 pub struct Bystander {
     stop: Arc<AtomicBool>,
     called: Arc<AtomicU64>,

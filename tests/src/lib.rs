@@ -1,19 +1,19 @@
 //! Support for the black-box tests: a platform of built binaries, and clients that misbehave.
 //!
-//! * [`nodes`] — a manager and several agents, each a process with a directory of its own, on one machine.
+//! * [`nodes`] — a manager and several agents, each a process with a separate directory, on one machine.
 //! * [`platform`] — `hotlease up` in a private runtime directory; checks at its end that nothing is left.
 //! * [`library`] — function libraries compiled from `fixtures/`.
-//! * [`process`] — facts from the kernel about a process: memory, descriptors, cores, whether it is there.
+//! * [`process`] — facts from the kernel about a process: memory, descriptors, cores, whether it runs.
 //! * [`manager`] — the manager's gRPC interface, blocking.
-//! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by hand so
-//!   that it can be spoken wrongly.
-//! * [`fabric`] — the client's side of a channel over a fabric, spoken by hand.
-//! * [`garbage`] — messages that are nearly right.
+//! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, without the client
+//!   library, so that tests can break the protocol.
+//! * [`fabric`] — the client's side of a channel over a fabric, without the client library.
+//! * [`garbage`] — nearly valid messages.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`faults`] — daemons that are broken one at a time, and work that is checked.
-//! * [`http`] — HTTP, also as no client would speak it.
+//! * [`http`] — HTTP, also in ways that no client uses.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves; a cluster of Slurm.
-//! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
+//! * [`site`] — a manager and agents on hosts that identify each other by certificates, and their clients.
 //! * [`swapping`] — agents that save the states of workers.
 //! * [`versitygw`] — a store that speaks S3.
 //! * [`wait`] — waiting for a condition, with a limit.

@@ -46,7 +46,7 @@ impl ManagerClient {
         self.ask(async |stub| stub.acquire(request).await)
     }
 
-    /// Takes a lease of this many workers of one slot each.
+    /// Takes a lease of `workers` workers with one slot each.
     pub fn lease(&self, workers: u32, ttl: Duration) -> Result<Grant, Rejection> {
         self.acquire(AcquireRequest {
             workers,
@@ -104,8 +104,8 @@ impl ManagerClient {
             .map(|list| list.workers)
     }
 
-    /// Number of cores that no lease holds: the offered ones, less those of active leases. The agent reports both at
-    /// this moment; they are not from its last heartbeat.
+    /// Number of cores that no lease holds: the offered cores minus the cores of active leases. The agent reports both
+    /// numbers now; they are not from its last heartbeat.
     pub fn free_cores(&self) -> u32 {
         let agents = self.agents().expect("agents are listed");
         let offered: usize = agents.iter().map(|agent| agent.cores.len()).sum();

@@ -1,4 +1,4 @@
-//! A manager and several agents on one machine, each a process with a runtime directory of its own: a site for leases,
+//! A manager and several agents on one machine, each a process with a separate runtime directory: a site for leases,
 //! without certificates. (Across hosts: [`crate::site`].)
 
 use crate::library::library;
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 pub struct Node {
     directory: tempfile::TempDir,
     arguments: Vec<String>,
-    /// Folders in which its workers find libraries, in addition to the system's.
+    /// Folders in which the agent's workers find libraries, in addition to the system's folders.
     libraries: PathBuf,
     agent: Option<Child>,
     descendants: Vec<Process>,
 }
 
-/// A manager and several agents. Stopped when dropped; a worker that is left then fails the test.
+/// A manager and several agents. Stopped when dropped; the test fails if a worker remains.
 pub struct Nodes {
     directory: tempfile::TempDir,
     manager: Option<Child>,
@@ -35,7 +35,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts this many agents, each with the same two cores and a pool of one worker.
+    /// Starts `count` agents, each with the same two cores and a pool of one worker.
     pub fn start(count: usize) -> Self {
         Self::start_with(count, &[])
     }
@@ -45,8 +45,8 @@ impl Nodes {
         Self::start_unlike(&vec![Path::new(""); count], arguments)
     }
 
-    /// Starts agents as [`Nodes::start_with`], one for each of these folders; only its own workers find libraries
-    /// there.
+    /// Starts agents as [`Nodes::start_with`], one for each folder in `libraries`; only this agent's workers find
+    /// libraries in the folder.
     pub fn start_unlike(libraries: &[&Path], arguments: &[&str]) -> Self {
         let count = libraries.len();
         let lock = have_machine_alone();
@@ -61,7 +61,7 @@ impl Nodes {
         let cores: Vec<String> = cores().into_iter().take(2).map(|core| core.to_string()).collect();
         for libraries in libraries {
             let directory = private_directory();
-            // An agent uses the manager in its own directory: here all share one.
+            // An agent uses the manager in its own directory: here all agents share one manager.
             let socket = nodes.directory.path().join("manager.sock");
             std::os::unix::fs::symlink(socket, directory.path().join("manager.sock")).expect("a link");
             let mut all = vec!["--cores".to_owned(), cores.join(","), "--pool".into(), "1".into()];
@@ -98,7 +98,7 @@ impl Nodes {
         manager.wait().expect("our own child");
     }
 
-    /// Waits until this many agents serve, each with a full pool.
+    /// Waits until `count` agents serve, each with a full pool.
     pub fn wait_for_agents(&self, count: usize) {
         let start = Instant::now();
         let ready = || {
@@ -145,18 +145,18 @@ impl Nodes {
     /// Number of the node that holds a lease.
     ///
     /// # Panics
-    /// If no node does.
+    /// If no node holds it.
     pub fn holder(&self, lease: &str) -> usize {
         let info = self.manager().lease_info(lease).expect("the lease is known");
         let held = self.nodes.iter().position(|node| node.id() == info.agent);
         held.expect("one of the agents")
     }
 
-    /// Takes a core of this node, so that the manager asks the node first, as it has the fewest free cores. The
+    /// Takes a core of this node. Then the manager asks this node first, because it has the fewest free cores. The
     /// returned lease holds the core.
     ///
     /// # Panics
-    /// If that does not succeed.
+    /// If no core of this node can be taken.
     pub fn ask_first(&self, node: usize) -> Invoker {
         let mut others = Vec::new();
         for _ in 0..=self.nodes.len() {
@@ -169,7 +169,7 @@ impl Nodes {
         panic!("no lease of node {node}:\n{}", self.log());
     }
 
-    /// Numbers of the nodes that have granted a lease under this label, also for a moment.
+    /// Numbers of the nodes that have granted a lease under this label, even if only for a moment.
     pub fn granted(&self, label: &str) -> BTreeSet<usize> {
         let leases = self.manager().leases().expect("leases are listed");
         let leases = leases.iter().filter(|lease| lease.label == label);

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Limit for all waits that are not measured: only a broken program needs as long.
+/// Limit for all waits that are not measured: only a broken program takes so long.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Time for events that happen at once: more than a busy machine stops for, and less than the wait where the event does
-/// not happen (5 s until a lease ends to which no client attaches, a time to live of minutes).
+/// Time for events that happen at once: longer than a busy machine stops, and shorter than the wait if the event does
+/// not happen (5 s until a lease without a client ends, minutes of a time to live).
 pub const SOON: Duration = Duration::from_secs(4);
 
 /// Options of a platform.
@@ -28,7 +28,7 @@ pub struct PlatformOptions {
     pub cores: Vec<u32>,
     /// Number of spare workers. Default: 1.
     pub pool: u32,
-    /// Whether other tests wait until this platform is gone: for tests that measure. Default: false.
+    /// Whether other tests wait until this platform has ended: for tests that measure. Default: false.
     pub alone: bool,
     /// Further arguments of `up`. Default: none.
     pub further: Vec<String>,
@@ -45,12 +45,12 @@ impl Default for PlatformOptions {
     }
 }
 
-/// A running platform. Stopped when dropped; processes or files that it left behind then fail the test.
+/// A running platform. Stopped when dropped; the test fails if processes or files remain.
 pub struct Platform {
     directory: tempfile::TempDir,
     options: PlatformOptions,
     up: Option<Child>,
-    /// All processes that it had when it was last killed or stopped.
+    /// Processes of the platform when it was last killed or stopped.
     descendants: Vec<Process>,
     _lock: Lock,
 }
@@ -72,7 +72,7 @@ impl Platform {
     /// Starts a platform and waits until it serves.
     ///
     /// # Panics
-    /// If it does not serve; the message contains its output.
+    /// If the platform does not serve; the message contains its output.
     pub fn start_with(options: PlatformOptions) -> Self {
         assert!(
             options.cores.len() >= 2,
@@ -175,7 +175,7 @@ impl Platform {
         Process::of(up.id() as i32).unwrap_or_else(|| panic!("`hotlease up` has died:\n{}", self.log()))
     }
 
-    /// Worker processes, spare ones too.
+    /// Worker processes, including spare workers.
     pub fn workers(&self) -> Vec<Process> {
         self.process().descendants()
     }
@@ -200,7 +200,8 @@ impl Platform {
         self.hotlease(arguments).output().expect("hotlease runs")
     }
 
-    /// Runs a `hotlease` command that must succeed, with `--json`; returns the objects that it prints, one a line.
+    /// Runs a `hotlease` command that must succeed, with `--json`; returns the objects that it prints, one in each
+    /// line.
     pub fn json(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
         let output = self.run(&[arguments, &["--json"]].concat());
         let (text, errors) = (
@@ -249,7 +250,7 @@ impl Platform {
         let mut up = self.up.take().expect("it is running");
         let process = Process::of(up.id() as i32);
         if let Some(process) = process {
-            // The process is stopped so that it starts no other between this listing and the kill.
+            // The process is stopped so that it starts no other process between this listing and the kill.
             process.signal(Signal::SIGSTOP);
             self.descendants = process.descendants();
         }
@@ -268,7 +269,7 @@ impl Platform {
     /// Waits until `up` has ended by itself.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If `up` does not end.
     pub fn wait(&mut self) -> ExitStatus {
         let mut up = self.up.take().expect("it is running");
         let start = Instant::now();
@@ -285,7 +286,7 @@ impl Platform {
         }
     }
 
-    /// Waits until no process of the killed or stopped platform is left; returns how long that took.
+    /// Waits until no process of the killed or stopped platform is left; returns the time of the wait.
     pub fn nothing_runs(&self, limit: Duration) -> Duration {
         let start = Instant::now();
         loop {
@@ -331,7 +332,7 @@ impl Drop for Platform {
     }
 }
 
-/// Folder in which cargo puts programs: the one above the test program's.
+/// Folder in which cargo puts programs: the folder above the test program's folder.
 pub fn target_directory() -> PathBuf {
     let test = std::env::current_exe().expect("the test program has a path");
     let mut directory = test.parent().expect("it is in a directory").to_owned();
@@ -341,8 +342,8 @@ pub fn target_directory() -> PathBuf {
     directory
 }
 
-/// A directory that a platform can live in: other users cannot enter it, and its path is short, as a socket's path has
-/// at most 107 bytes.
+/// A directory for a platform: other users cannot enter it, and its path is short, as a socket's path has at most 107
+/// bytes.
 pub fn private_directory() -> tempfile::TempDir {
     let owner_only = Permissions::from_mode(0o700);
     let mut builder = tempfile::Builder::new();
@@ -356,7 +357,7 @@ pub fn private_directory() -> tempfile::TempDir {
 /// Path of one of the built programs.
 ///
 /// # Panics
-/// If it is not built.
+/// If the program is not built.
 pub fn program(name: &str) -> PathBuf {
     let path = target_directory().join(name);
     assert!(path.exists(), "{} is not there; run `make build` first", path.display());

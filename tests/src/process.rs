@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One process; its start time tells it from a later process with the same number.
+/// One process; its start time distinguishes it from a later process with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
     /// Process number.
@@ -19,7 +19,7 @@ impl Process {
         (state != 'Z' && state != 'X').then_some(Self { pid, started })
     }
 
-    /// Whether the process still runs. A zombie does not.
+    /// Whether the process still runs. A zombie does not run.
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid) == Some(*self)
     }
@@ -29,8 +29,8 @@ impl Process {
         self.status_kib("VmRSS:") * 1024
     }
 
-    /// Resident memory that no file backs: the memory that the process has allocated. The pages of a program's file
-    /// come and go with the page cache.
+    /// Resident memory that no file backs: the memory that the process has allocated. (Pages of a program's file depend
+    /// on the page cache.)
     pub fn anonymous_bytes(&self) -> u64 {
         self.status_kib("RssAnon:") * 1024
     }
@@ -96,7 +96,7 @@ impl Process {
         )
     }
 
-    /// Running children, and their children.
+    /// Running children, their children, and so on.
     pub fn descendants(&self) -> Vec<Self> {
         let pids = || {
             let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! The client's side of the agent's session socket, spoken by hand.
+//! The client's side of the agent's session socket, without the client library.
 
 use crate::connection::RawConnection;
 use crate::platform::LIMIT;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// One session; checks nothing that it sends.
 pub struct RawSession {
     socket: Socket,
-    /// Deaths of workers and ends of leases that came between answers.
+    /// Deaths of workers and ends of leases that arrived between answers.
     pub events: Vec<SessionReply>,
 }
 
@@ -26,9 +26,9 @@ pub struct RawSession {
 pub enum NoAnswer {
     /// The agent closed the session.
     Closed,
-    /// The agent says nothing.
+    /// The agent does not answer.
     Silent,
-    /// The agent sent bytes that are no message.
+    /// The agent sent bytes that are not a message.
     Garbage(String),
 }
 
@@ -107,8 +107,8 @@ impl RawSession {
         self.socket.send_bytes(bytes, fds)
     }
 
-    /// Waits for the next message of any kind, except notices: that the lease is being ended (the end itself follows), and
-    /// that others want room.
+    /// Waits for the next message of any kind, except notices that the lease is being ended (the end itself follows),
+    /// and that other programs want cores.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
         self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         match self.socket.receive() {
@@ -121,10 +121,10 @@ impl RawSession {
         }
     }
 
-    /// Waits for the next event, also one that came before; returns it and how long that took.
+    /// Waits for the next event, or takes an event that arrived before; returns the event and the time of the wait.
     ///
     /// # Panics
-    /// If there is none within `limit`.
+    /// If there is no event within `limit`.
     pub fn event(&mut self, limit: Duration) -> (SessionReply, Duration) {
         let start = Instant::now();
         let event = match self.events.pop() {
@@ -156,10 +156,10 @@ impl RawSession {
         }
     }
 
-    /// Loads a library from a file; [`Loaded::index`] returns the index of a function of it.
+    /// Loads a library from a file; [`Loaded::index`] returns the index of a function in it.
     ///
     /// # Panics
-    /// If it cannot be loaded.
+    /// If the library cannot be loaded.
     pub fn load_file(&mut self, path: &Path) -> Loaded {
         let bytes = std::fs::read(path).expect("the library is readable");
         let base = self
@@ -175,7 +175,7 @@ impl RawSession {
         }
     }
 
-    /// Opens a connection to a worker; returns it and the worker's epoch.
+    /// Opens a connection to a worker; returns the connection and the worker's epoch.
     pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Rejection> {
         let request = SessionRequest::Connect {
             worker: WorkerIndex(index),
@@ -193,7 +193,7 @@ impl RawSession {
     /// Releases the lease.
     ///
     /// # Panics
-    /// If the answer is not that it has ended.
+    /// If the answer is not that the lease has ended.
     pub fn release(mut self) {
         match self.ask(&SessionRequest::Release, &[]) {
             Ok(SessionReply::LeaseEnded { .. }) => {}

@@ -1,4 +1,4 @@
-//! A site: an authority, a manager and agents as processes on one or several hosts, and clients of them.
+//! A site: an authority, a manager and agents as processes on one or several hosts, and their clients.
 
 use crate::hosts::Host;
 use crate::platform::{LIMIT, private_directory, program};
@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-/// Time that a daemon has to stop before it is told again.
+/// Time in which a daemon should stop before it gets a second signal.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// An authority, and the identities that it issued.
@@ -82,7 +82,7 @@ impl Authority {
     }
 }
 
-/// A daemon on a host. Stopped when dropped; fails the test if it panicked or does not stop.
+/// A daemon on a host. Stopped when dropped; the test fails if the daemon panicked or does not stop.
 pub struct Daemon {
     child: Option<Child>,
     log: PathBuf,
@@ -95,12 +95,12 @@ impl Daemon {
     /// Starts `hotlease ARGUMENTS` and waits until it serves.
     ///
     /// # Panics
-    /// If it does not serve; the message contains its output.
+    /// If the daemon does not serve; the message contains its output.
     pub fn start(host: &Host, arguments: &[&str]) -> Self {
         Self::start_in(host, host.runtime_dir(), arguments)
     }
 
-    /// Starts a daemon in another runtime directory than the host's own.
+    /// Starts a daemon in a runtime directory that is not the host's.
     ///
     /// # Panics
     /// As [`Daemon::start`].
@@ -151,7 +151,7 @@ impl Daemon {
     /// Waits until the daemon serves.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the daemon does not serve.
     fn serve(&mut self) {
         let start = Instant::now();
         while !self.serves() {
@@ -177,10 +177,10 @@ impl Daemon {
         Process::of(child.id() as i32).unwrap_or_else(|| panic!("it has died:\n{}", self.log()))
     }
 
-    /// Waits until the daemon has ended by itself; returns its status, and how long that took.
+    /// Waits until the daemon has ended by itself; returns its status, and the time of the wait.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the daemon does not end.
     pub fn ended(&mut self, limit: Duration) -> (ExitStatus, Duration) {
         let start = Instant::now();
         loop {
@@ -221,8 +221,8 @@ impl Drop for Daemon {
         let start = Instant::now();
         let mut patience = Some(PATIENCE);
         while let Ok(None) = child.try_wait() {
-            // Tests that a script runs in the background inherit that SIGINT is ignored, and the daemon may not handle
-            // it yet.
+            // Tests that a script runs in the background ignore SIGINT, and so does a daemon that has not set its
+            // handler yet.
             if patience.is_some_and(|patience| start.elapsed() > patience) {
                 patience = None;
                 tell(Signal::SIGTERM);
@@ -257,7 +257,7 @@ impl ManagerDaemon {
     /// Starts a manager on a host, at one of its addresses.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If the manager does not serve.
     pub fn start_at(host: &Host, authority: &Authority, at: std::net::IpAddr) -> Self {
         Self::start_with(host, authority, at, &[])
     }
@@ -265,7 +265,7 @@ impl ManagerDaemon {
     /// Starts a manager with further arguments.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If the manager does not serve.
     pub fn start_with(host: &Host, authority: &Authority, at: std::net::IpAddr, further: &[&str]) -> Self {
         let identity = authority.daemon(CertificateRole::Manager, host);
         let listen = std::net::SocketAddr::new(at, 0).to_string();
@@ -285,12 +285,12 @@ impl ManagerDaemon {
 /// Starts an agent of one core that registers with a manager elsewhere and serves `tenants`.
 ///
 /// # Panics
-/// If it does not serve.
+/// If the agent does not serve.
 pub fn agent(host: &Host, authority: &Authority, manager: &Address, tenants: &[&str], further: &[&str]) -> Daemon {
     agent_in(host, "", authority, manager, tenants, further)
 }
 
-/// Starts an agent with a runtime directory of its own on the host: beside another agent.
+/// Starts a further agent on a host, in a separate runtime directory.
 ///
 /// # Panics
 /// As [`agent`].
@@ -305,7 +305,7 @@ pub fn agent_in(
     agent_of(host, directory, authority, &manager.to_string(), tenants, further)
 }
 
-/// Starts an agent of several managers, with commas between them.
+/// Starts an agent of several managers; `managers` is separated by commas.
 ///
 /// # Panics
 /// As [`agent`].
@@ -362,7 +362,7 @@ impl RemoteClient {
     /// As [`RemoteClient::new`].
     pub fn of_several(host: &Host, identity: &Path, managers: Vec<Address>) -> Self {
         let runtime = host.run(|| {
-            // The threads of the runtime are started here, and so are on the host.
+            // The threads of the runtime are started here, so they are on the host.
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("a runtime")
         });
@@ -382,7 +382,7 @@ impl RemoteClient {
     /// Runs `work` on the client's host.
     ///
     /// # Panics
-    /// If it panics.
+    /// If `work` panics.
     pub fn block_on<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         self.runtime.block_on(self.runtime.spawn(work)).expect("no panic")
     }
@@ -452,7 +452,7 @@ impl RemoteClient {
         }
     }
 
-    /// Ends as the process of a killed client does: all connections at once.
+    /// Ends like a killed client: closes all connections at once.
     pub fn vanish(self) {
         self.runtime.shutdown_background();
     }

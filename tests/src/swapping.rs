@@ -18,18 +18,18 @@ pub struct Swapping {
 }
 
 impl Swapping {
-    /// Starts this many agents, with further arguments.
+    /// Starts `count` agents, with further arguments.
     ///
     /// # Panics
-    /// If they do not start.
+    /// If the agents do not start.
     pub fn start(count: usize, arguments: &[&str]) -> Self {
         Self::start_with_limit("500ms", count, arguments)
     }
 
-    /// Starts agents as [`Swapping::start`], which give a worker this time to save its state.
+    /// Starts agents as [`Swapping::start`], which give a worker the time `limit` to save its state.
     ///
     /// # Panics
-    /// If they do not start.
+    /// If the agents do not start.
     pub fn start_with_limit(limit: &str, count: usize, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a folder");
         let path = directory.path().to_str().expect("text");
@@ -73,10 +73,10 @@ impl Swapping {
         (kept, explained["phases"]["restore"].clone())
     }
 
-    /// All files of the one tenant.
+    /// All files of the only tenant.
     ///
     /// # Panics
-    /// If they cannot be listed.
+    /// If the files cannot be listed.
     pub fn files(&self) -> Vec<PathBuf> {
         let Some(folder) = fs::read_dir(self.directory.path()).expect("a folder").next() else {
             return Vec::new();
@@ -93,10 +93,10 @@ impl Swapping {
         files.find(|path| path.extension().is_some_and(|end| end == "state"))
     }
 
-    /// Drains the node that holds a lease, and waits until it is clean; returns its number.
+    /// Drains the node that holds a lease, and waits until the node is clean; returns the node's number.
     ///
     /// # Panics
-    /// If it is not clean in time.
+    /// If the node is not clean in time.
     pub fn drain_holder_of(&self, lease: &str) -> usize {
         let holder = self.nodes.holder(lease);
         let agent = self.nodes.nodes[holder].id();

@@ -1,4 +1,4 @@
-//! A store that speaks S3: versitygw, which serves a folder. A module that needs no other, because tests of
+//! A store that speaks S3: versitygw, which serves a folder. The module uses no other module, because tests of
 //! `crates/comm` use this file, too.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,14 +13,14 @@ pub const ACCESS: &str = "member";
 /// Secret of this access key.
 pub const SECRET: &str = "right-secret";
 
-/// A running store; it is removed with everything in it when dropped.
+/// A running store; the store and its content are removed when it is dropped.
 pub struct Versitygw {
     port: u16,
     server: Child,
     directory: TempDir,
 }
 
-/// Path at which scripts/setup puts the program: in the folder that this program was built in.
+/// Path at which scripts/setup puts the program: in the folder in which this program was built.
 fn program() -> PathBuf {
     let tests = std::env::current_exe().expect("this program");
     let target = tests.ancestors().nth(3).expect("a folder of cargo's");
@@ -31,7 +31,7 @@ impl Versitygw {
     /// Starts a store with these buckets. If the program is missing, prints that and returns `None`.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the store does not start.
     pub fn start(buckets: &[&str]) -> Option<Self> {
         if !program().is_file() {
             eprintln!(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Calls `ask` every millisecond until it returns something; returns that, and how long it took.
+/// Calls `ask` every millisecond until it returns a value; returns the value and the time that this took.
 ///
 /// # Panics
 /// If `ask` returns nothing within `limit`; the message contains `what` was awaited.
@@ -17,11 +17,11 @@ pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>)
     }
 }
 
-/// Compares how long an attempt took with a promise. The machine may be busy with something else, so a late attempt is
-/// repeated up to twice: a fault is late each time.
+/// Compares the time of an attempt with a promise. The machine may be busy, so a late attempt is repeated up to twice;
+/// a fault makes every attempt late.
 ///
 /// # Panics
-/// If all three took longer; the message contains `what` is promised.
+/// If all three attempts take longer; the message contains `what` is promised.
 pub fn in_time(what: &str, promised: Duration, mut attempt: impl FnMut() -> Duration) -> Duration {
     let mut late = Vec::new();
     while late.len() < 3 {
@@ -34,10 +34,10 @@ pub fn in_time(what: &str, promised: Duration, mut attempt: impl FnMut() -> Dura
     panic!("{what}: not within {promised:?}, three times: {late:?}");
 }
 
-/// Waits for a condition; returns how long that took.
+/// Waits for a condition; returns the time of the wait.
 ///
 /// # Panics
-/// If it does not hold within `limit`; the message contains `what` was awaited.
+/// If the condition does not hold within `limit`; the message contains `what` was awaited.
 pub fn until_true(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
     until(what, limit, || holds().then_some(())).1
 }

@@ -1,5 +1,5 @@
-//! A client program for tests of the invocation path: does one thing over the transport and manager that its
-//! environment names, checks every byte, and prints `ok` or what was wrong.
+//! A client program for tests of the invocation path. It does one thing over the transport and manager that its
+//! environment names, checks every byte, and prints `ok` or the error.
 //!
 //! `hotlease-test-caller LIBRARY ACTION [ARGUMENT]`, where LIBRARY is `behaved` or `misbehaved` of `fixtures/`.
 
@@ -12,7 +12,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // A test that has ended no longer reads; it kills this process anyway.
+    // Errors are ignored: a test that has ended no longer reads, and kills this process anyway.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -82,7 +82,7 @@ fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
     }
 }
 
-/// Gathers an input from parts of buffers, and scatters an output over parts of one.
+/// Gathers an input from parts of buffers, and scatters an output over parts of a buffer.
 fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> Outcome {
     let gathered = [input.slice(70_000..100_003), input.slice(5..5), input.slice(..17_001)];
     let expected: Vec<u8> = input[70_000..]
@@ -113,7 +113,7 @@ fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> O
     if outside.iter().any(|bytes| bytes.iter().any(|byte| *byte != 0)) {
         return Err("a call wrote beside the parts of its output".into());
     }
-    // Parts on one side, bytes or one part in place on the other.
+    // Parts on one side, bytes or a single part in place on the other side.
     let mut bytes = vec![0; 47_004];
     let length = increment.invoke_buffer(&gathered[..], &mut bytes[..])?;
     same("parts to bytes", &bytes[..length], &expected)?;
@@ -163,7 +163,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     while pipeline.pop(&mut eight)?.is_some() {}
     same("a pipeline", &eight, &199u64.to_le_bytes())?;
 
-    // Buffers: whole, parts, one for both sides, bytes on one side.
+    // Buffers: whole, in parts, one buffer for input and output, bytes on one side.
     let increment = invoker.function("increment")?;
     let (mut input, mut result) = (invoker.buffer::<u8>(100_003)?, invoker.buffer::<u8>(100_003)?);
     input.copy_from_slice(&pattern(100_003, 5));
@@ -193,7 +193,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
         Err(Error::Deadline { .. }) => {}
         other => return Err(format!("a deadline came as {other:?}").into()),
     }
-    // The deadline cost the worker; the next call finds another one.
+    // The deadline ended the worker; the next call uses another worker.
     same("after a deadline", &echo.call(b"again")?, b"again")?;
     let usage = invoker.deallocate()?;
     if usage.invocations < 700 {
@@ -202,7 +202,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     Ok(())
 }
 
-/// Echoes this many bytes from buffer to buffer.
+/// Echoes `bytes` bytes from buffer to buffer.
 fn large(invoker: &Invoker, bytes: usize) -> Outcome {
     let (mut input, mut output) = (invoker.buffer::<u8>(bytes)?, invoker.buffer::<u8>(bytes)?);
     input.copy_from_slice(&pattern(bytes, 3));
@@ -249,7 +249,7 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
     }
 }
 
-/// Drops buffers while the worker still uses them: they must stay until it no longer does.
+/// Drops buffers while the worker still uses them: their memory must stay until the worker has finished.
 fn drops(invoker: &Invoker) -> Outcome {
     const BYTES: usize = 8 << 20;
     let increment = invoker.function("increment")?;
@@ -274,7 +274,7 @@ fn drops(invoker: &Invoker) -> Outcome {
     few(invoker)
 }
 
-/// Calls a function that ends its worker; prints the error, and when it came.
+/// Calls a function that ends its worker; prints the error, and the time until the error.
 fn dies(invoker: &Invoker, function: &str) -> Outcome {
     let function = invoker.function(function)?;
     for _ in 0..3 {
@@ -319,7 +319,8 @@ fn connections(code: &Code, options: &LeaseOptions, count: u32) -> Outcome {
     for _ in 0..count {
         one()?;
     }
-    // A session is closed in the background: on a busy machine the last ones may still be open. A leak of one for each lease stays.
+    // A session is closed in the background: on a busy machine the last sessions may still be open. If a descriptor
+    // leaks for each lease, the number stays high.
     let start = Instant::now();
     let mut after = descriptors()?;
     while after > before + 2 && start.elapsed() < Duration::from_secs(20) {

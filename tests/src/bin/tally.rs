@@ -1,5 +1,5 @@
-//! A client in a process of its own, which can be stopped and killed, and be on another host: calls until its standard
-//! input ends, and prints the outcome of each call. The last line is the usage that its lease reported at the end.
+//! A client in a separate process, which tests can stop, kill, or run on another host. It calls until its standard
+//! input ends, and prints the outcome of each call. The last line is the usage that the lease reported at its end.
 //!
 //! `hotlease-test-tally LIBRARY MARKS FIRST END MICROSECONDS PAUSE_US TIMEOUT_US SEED`
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A test that has ended no longer reads; it kills this process anyway.
+/// Errors are ignored: a test that has ended no longer reads, and kills this process anyway.
 fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,9 +1,9 @@
-//! A client that can be killed: leases, says `ready`, and does as its last argument says.
+//! A client that tests can kill: takes a lease, prints `ready`, and does what its last argument names.
 //!
-//! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is `join` (uses slots that a peer lends,
-//! whose invitation is the input; then as `keep-calling`), `find` (as `join`, with slots that the manager knows for
-//! `$HOTLEASE_JOB`), `hold` (holds a lease), `hold-many` (holds as many leases as the variable LEASES says), `compute`
-//! (makes a call that never ends), `keep-calling` (prints a line `called PID` for each call).
+//! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is `join` (uses slots that a peer lends; the
+//! input is the invitation; then does the same as `keep-calling`), `find` (as `join`, with the slots that the manager
+//! has for `$HOTLEASE_JOB`), `hold` (holds a lease), `hold-many` (holds as many leases as the variable LEASES says),
+//! `compute` (makes a call that never ends), `keep-calling` (prints a line `called PID` for each call).
 
 use hotlease_client::{Code, Error, Invitation, Invoker, LeaseOptions};
 use std::io::Write;
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // A test that has ended no longer reads; it kills this process anyway.
+    // Errors are ignored: a test that has ended no longer reads, and kills this process anyway.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Holds several leases, each of which has been used, until killed.
+/// Uses several leases once, and holds them until the process is killed.
 fn hold_many(code: &Code, options: &LeaseOptions, leases: usize) -> Result<(), Error> {
     let mut held = Vec::new();
     for _ in 0..leases {

@@ -55,7 +55,7 @@ pub fn make(function: &Function, call: &Call) -> Outcome {
 /// Compares the outcome of a call that is not idempotent with its marks.
 ///
 /// # Panics
-/// If it ran twice, or if its client was told something untrue.
+/// If the call ran twice, or if its client got a wrong report.
 pub fn check(tally: &Tally, outcome: &Outcome) {
     let runs = tally.runs(outcome.number);
     let agrees = match &outcome.failed {
@@ -130,7 +130,7 @@ impl CallerReport {
     /// Waits for a success after a moment; returns the time from the moment to the answer.
     ///
     /// # Panics
-    /// If there is none within `limit`.
+    /// If no call succeeds within `limit`.
     pub fn until_success_after(&self, moment: Instant, limit: Duration) -> Duration {
         loop {
             if let Some(at) = self.success_after(moment) {
@@ -168,7 +168,7 @@ impl CallerReport {
         longest
     }
 
-    /// Longest time that a call took which ended after a moment.
+    /// Longest time of a call that ended after a moment.
     pub fn longest_call_after(&self, moment: Instant) -> Duration {
         let outcomes = self.outcomes();
         let later = outcomes.iter().filter(|outcome| outcome.ended >= moment);
@@ -187,7 +187,7 @@ impl CallerReport {
     }
 }
 
-/// Calls a function until told to stop.
+/// Calls a function until `stop` is set.
 pub fn keep_calling(
     function: &Function,
     how: &Steady,
@@ -211,7 +211,7 @@ pub fn keep_calling(
     }
 }
 
-/// A thread that calls a function that is not idempotent, until told to stop.
+/// A thread that calls a function, which is not idempotent, until [`Caller::finish`].
 pub struct Caller {
     stop: Arc<AtomicBool>,
     told: CallerReport,
@@ -221,7 +221,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Starts to call.
+    /// Starts the calls.
     ///
     /// # Panics
     /// If the library has no such function.
@@ -245,17 +245,17 @@ impl Caller {
         }
     }
 
-    /// Lease that it calls on.
+    /// Lease on which the thread calls.
     pub fn invoker(&self) -> &Invoker {
         &self.invoker
     }
 
-    /// Outcomes of its calls.
+    /// Outcomes of the thread's calls.
     pub fn told(&self) -> &CallerReport {
         &self.told
     }
 
-    /// Ends the calls, and compares each with its marks; returns the outcomes, and the invoker.
+    /// Ends the calls, and compares each call with its marks; returns the outcomes, and the invoker.
     ///
     /// # Panics
     /// If a call does not end within half a minute, ran twice, or was reported wrongly.
@@ -280,7 +280,7 @@ impl Caller {
 /// Longest time that a call may take, with any fault.
 const RESOLVED: Duration = Duration::from_secs(30);
 
-/// A client that calls in a process of its own: `hotlease-test-tally`. Killed when dropped.
+/// A client that calls from a separate process: `hotlease-test-tally`. Killed when dropped.
 pub struct Client {
     child: Child,
     told: CallerReport,
@@ -293,7 +293,7 @@ impl Client {
     /// Starts a client, and waits until it has a lease. `command` is the program, on its host and with its environment.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the client does not start.
     pub fn start(mut command: Command, tally: &Arc<Tally>, how: &Steady) -> Self {
         let (numbers, path) = tally.reserve(NUMBERS);
         let timeout = how.timeout.unwrap_or_default();
@@ -334,21 +334,21 @@ impl Client {
     /// The client's process.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the client has ended.
     pub fn process(&self) -> Process {
         Process::of(self.child.id() as i32).expect("the client runs")
     }
 
-    /// Outcomes of its calls.
+    /// Outcomes of the client's calls.
     pub fn told(&self) -> &CallerReport {
         &self.told
     }
 
-    /// Ends the calls, and compares each with its marks; returns the outcomes, and the usage that the client was told
-    /// of its leases.
+    /// Ends the calls, and compares each call with its marks; returns the outcomes, and the usage of its leases, as the
+    /// client was told.
     ///
     /// # Panics
-    /// If it does not end, if a call ran twice, or was reported wrongly.
+    /// If the client does not end, or a call ran twice or was reported wrongly.
     pub fn finish(mut self) -> (Vec<Outcome>, Bill) {
         drop(self.child.stdin.take());
         let start = Instant::now();
@@ -393,7 +393,7 @@ pub fn monotonic() -> u64 {
 }
 
 impl Outcome {
-    /// The outcome as a line of the client's output. `now` is a moment by both clocks.
+    /// The outcome as a line of the client's output. `now` is the same moment on both clocks.
     pub fn line(&self, (instant, ns): (Instant, u64)) -> String {
         let at = |moment: Instant| ns + moment.saturating_duration_since(instant).as_nanos() as u64;
         let (verdict, words) = match &self.failed {
@@ -439,7 +439,7 @@ impl Outcome {
     }
 }
 
-/// Line of the client's output with the usage of its last lease, without `told`.
+/// Line of the client's output with the usage of a lease.
 pub fn usage_line(lease: &str, usage: &UsageTotals) -> String {
     let UsageTotals {
         allocated_ns,

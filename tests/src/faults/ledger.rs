@@ -1,4 +1,4 @@
-//! Bills, compared with the calls that ran and with what clients were told.
+//! Bills, compared with the calls that ran and with the usage that clients were told.
 
 use crate::platform::LIMIT;
 use hotlease_lease::ledger::{covers, sum};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub trait Operator {
     /// Runs a `hotlease` command to its end.
     fn run(&self, arguments: &[&str]) -> Output;
-    /// Journals to compare with the ledger, in addition to the one that `hotlease bill verify` finds itself.
+    /// Journals to compare with the ledger, in addition to the journal that `hotlease bill verify` finds itself.
     fn journals(&self) -> Vec<String> {
         Vec::new()
     }
@@ -57,7 +57,7 @@ pub fn total(bill: &Bill) -> UsageTotals {
 /// Waits until the manager has taken all usage in the agent's journal.
 ///
 /// # Panics
-/// If it does not, or if the verification of the ledger finds an error.
+/// If the manager does not do so, or if the verification of the ledger finds an error.
 pub fn until_settled(site: &impl Operator) -> Bill {
     let start = Instant::now();
     loop {
@@ -77,10 +77,10 @@ pub fn until_settled(site: &impl Operator) -> Bill {
     }
 }
 
-/// Waits until the usage that a client was told is billed, which a report brings that needs no disk of the agent's.
+/// Waits until the usage that a client was told is billed. The agent reports it without using its disk.
 ///
 /// # Panics
-/// If it is not, within [`LIMIT`].
+/// If the usage is not billed within [`LIMIT`].
 pub fn until_billed(site: &impl Operator, told: &Bill) -> Bill {
     let start = Instant::now();
     loop {
@@ -99,11 +99,10 @@ pub fn until_billed(site: &impl Operator, told: &Bill) -> Bill {
     }
 }
 
-/// Checks that nothing is over-billed: no more calls than ran, no more time than passed on this many slots since
-/// `since`.
+/// Checks that nothing is over-billed: no more calls than ran, no more time than passed on `slots` slots since `since`.
 ///
 /// # Panics
-/// If it is.
+/// If something is over-billed.
 pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
     let billed = total(bill);
     assert!(
@@ -111,7 +110,7 @@ pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
         "{} calls are billed, {ran} ran",
         billed.invocations
     );
-    // Two thousandths for the clocks, and a tenth of a second that the manager may round up.
+    // Tolerance: two thousandths for the clocks, and a tenth of a second by which the manager may round up.
     let most = since.elapsed().as_nanos() as u64 * u64::from(slots);
     let most = most + most / 500 + 100_000_000;
     assert!(
@@ -121,10 +120,10 @@ pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
     );
 }
 
-/// Checks that nothing is lost: the usage of a lease that a client was told, durably, is billed.
+/// Checks that nothing is lost: the usage of a lease that a client was told as durable is billed.
 ///
 /// # Panics
-/// If it is not.
+/// If usage is lost.
 pub fn nothing_lost(bill: &Bill, told: &Bill) {
     for (lease, usage) in told {
         let billed = bill.get(lease).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Manager and agent of one machine as processes of their own.
+//! Manager and agent of one machine as separate processes.
 
 use super::ledger::Operator;
 use super::system::System;
@@ -33,7 +33,7 @@ impl Part {
     }
 }
 
-/// Both daemons in a private directory. Stopped when dropped; one that panicked fails the test.
+/// Both daemons in a private directory. Stopped when dropped; the test fails if a daemon panicked.
 pub struct Parts {
     directory: TempDir,
     running: [Option<Child>; 2],
@@ -63,7 +63,7 @@ impl Parts {
         parts
     }
 
-    /// Arguments that a daemon is started with.
+    /// Arguments with which a daemon is started.
     pub fn arguments(&mut self, part: Part) -> &mut Vec<String> {
         &mut self.arguments[part as usize]
     }
@@ -79,12 +79,12 @@ impl Parts {
         self.directory.path()
     }
 
-    /// Where a daemon keeps its state.
+    /// Directory of a daemon's state.
     pub fn state(&self, part: Part) -> PathBuf {
         self.directory().join("state").join(part.name())
     }
 
-    /// All that a daemon has logged so far, in all its runs.
+    /// Log of a daemon so far, of all its runs.
     pub fn log(&self, part: Part) -> String {
         fs::read_to_string(self.log_path(part)).unwrap_or_default()
     }
@@ -113,7 +113,7 @@ impl Parts {
     /// Starts a daemon; returns before it serves.
     ///
     /// # Panics
-    /// If it runs already, or cannot be started.
+    /// If the daemon runs already, or cannot be started.
     pub fn spawn(&mut self, part: Part, system: Option<&System>) {
         assert!(self.running[part as usize].is_none(), "it is running");
         let mut options = OpenOptions::new();
@@ -137,7 +137,7 @@ impl Parts {
     /// Starts a daemon, and waits until it answers.
     ///
     /// # Panics
-    /// If it ends instead.
+    /// If the daemon ends instead.
     pub fn start_part(&mut self, part: Part, system: Option<&System>) {
         self.spawn(part, system);
         let start = Instant::now();
@@ -163,16 +163,16 @@ impl Parts {
     /// Exit status of a daemon, if it has ended.
     ///
     /// # Panics
-    /// If it was not started.
+    /// If the daemon was not started.
     pub fn ended(&mut self, part: Part) -> Option<ExitStatus> {
         let child = self.running[part as usize].as_mut().expect("it was started");
         child.try_wait().expect("our own child")
     }
 
-    /// Waits until a daemon that ended by itself, or by a strike, has ended; `limit` is the longest wait.
+    /// Waits until a daemon has ended, by itself or by a strike; `limit` is the longest wait.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the daemon does not end.
     pub fn take_end(&mut self, part: Part, limit: Duration) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -198,7 +198,7 @@ impl Parts {
     /// Process of a daemon.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the daemon has ended.
     pub fn process(&self, part: Part) -> Process {
         let child = self.running[part as usize].as_ref().expect("it was started");
         Process::of(child.id() as i32).unwrap_or_else(|| panic!("the {} has died:\n{}", part.name(), self.log(part)))
@@ -214,7 +214,7 @@ impl Parts {
     /// Asks a daemon to stop, and waits for its end.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the daemon does not end.
     pub fn stop(&mut self, part: Part) -> ExitStatus {
         self.process(part).signal(Signal::SIGTERM);
         self.take_end(part, LIMIT)
@@ -223,15 +223,15 @@ impl Parts {
     /// The manager's interface.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If the manager does not serve.
     pub fn manager(&self) -> ManagerClient {
         ManagerClient::connect(self.directory()).expect("the manager serves")
     }
 
-    /// Waits until leases are granted; returns how long that took.
+    /// Waits until leases are granted; returns the time of the wait.
     ///
     /// # Panics
-    /// If that takes longer than `limit`.
+    /// If the wait is longer than `limit`.
     pub fn until_serving(&self, limit: Duration) -> Duration {
         let start = Instant::now();
         loop {
@@ -253,7 +253,7 @@ impl Parts {
         }
     }
 
-    /// Lease options that clients use here unless a test says otherwise: one slot, for two seconds at a time.
+    /// Default lease options of clients in tests: one slot, for two seconds at a time.
     pub fn lease_options(&self) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(self.directory().to_owned()),

@@ -23,11 +23,11 @@ pub struct Row {
     measured: Vec<Measured>,
 }
 
-/// On a machine that others use, runs may take longer than promised, but at most this many times as long.
+/// On a machine with other work, a run may take at most this many times as long as promised.
 const LATE_TIMES: u32 = 12;
-/// Variable that says that others do not use the machine: 1.
+/// Variable that is 1 if the machine has no other work.
 const QUIET: &str = "HOTLEASE_FAULTS_QUIET";
-/// On such a machine one of this many runs may be late; of fewer runs, one may be late, too.
+/// On a machine without other work, one of this many runs may be late; also one of fewer runs.
 const LATE_ONE_OF: usize = 5;
 
 impl Row {
@@ -71,7 +71,8 @@ impl Row {
         }
     }
 
-    /// Prints the row where the test program's output is not held back, and compares its times with the promises.
+    /// Prints the row to standard error, which the test program does not capture, and compares its times with the
+    /// promises.
     ///
     /// # Panics
     /// If one run took very much longer than promised or, on a quiet host, more than a fifth of the runs took longer.

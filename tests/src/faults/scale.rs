@@ -6,8 +6,8 @@ use rand::{RngExt, SeedableRng};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Runs of each fault in `make test-all`. `make test` makes a tenth of them. `HOTLEASE_FAULTS_TIMES` multiplies them (0.1 by
-/// default).
+/// Runs of each fault in `make test-all`. `HOTLEASE_FAULTS_TIMES` multiplies the numbers (default: 0.1, as in `make
+/// test`).
 pub struct Counts {
     /// kill -9 of an agent, and of a worker.
     pub kills: u32,
@@ -69,7 +69,7 @@ pub fn random(seed: u64, run: u32) -> StdRng {
     StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(u64::from(run)))
 }
 
-/// Between two durations, most of them short: each decade is as likely as another.
+/// Returns a random duration between two durations; each decade is equally likely, so most are short.
 pub fn mostly_short(random: &mut StdRng, shortest: Duration, longest: Duration) -> Duration {
     let (low, high) = (shortest.as_secs_f64().ln(), longest.as_secs_f64().ln());
     Duration::from_secs_f64(random.random_range(low..=high).exp())
@@ -81,13 +81,13 @@ pub struct Runs {
     pub lanes: u32,
     /// Number of runs in all.
     pub runs: u32,
-    /// Seed of their random choices.
+    /// Seed of the runs' random choices.
     pub seed: u64,
 }
 
 impl Runs {
-    /// Makes the runs. Each lane sets up its own scene and counts in its own row; the returned row contains all of
-    /// them. A run that fails prints its number and seed.
+    /// Makes the runs. Each lane sets up its own scene and counts in its own row; the returned row contains all runs. A
+    /// run that fails prints its number and seed.
     pub fn make<S>(
         &self,
         new_row: impl Fn() -> Row + Sync,

@@ -1,4 +1,5 @@
-//! Disks, clocks and cores that behave as a test says: `fixtures/faulty_system.c` in a daemon, and orders to it.
+//! Disks, clocks and cores that behave as a test says: `fixtures/faulty_system.c` in a daemon, and orders to the
+//! daemon.
 
 use crate::library::compile;
 use std::fs::{File, OpenOptions};
@@ -9,17 +10,17 @@ use std::process::Command;
 /// Fault of a durable operation of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
-    /// Killed with -9 before it.
+    /// The daemon is killed with -9 before the operation.
     KillBefore,
-    /// Killed with -9 after it, before any client is told.
+    /// The daemon is killed with -9 after the operation, before any client is told.
     KillAfter,
-    /// Killed with -9 in its middle: half of a write is there.
+    /// The daemon is killed with -9 in the middle of the operation: half of a write is done.
     Tear,
-    /// The machine loses its power before it: writes that were not synced are lost, in part.
+    /// The machine loses its power before the operation: writes that were not synced are lost, in part.
     Power,
-    /// It fails: no space.
+    /// The operation fails: no space.
     NoSpace,
-    /// It fails: error of the device.
+    /// The operation fails: device error.
     IoError,
 }
 
@@ -34,7 +35,7 @@ const SEED: u64 = 44;
 const PREFIX: u64 = 48;
 const PREFIX_BYTES: usize = 200;
 
-/// Orders to the daemons that were started with them.
+/// Orders to the daemons that were started under them.
 #[derive(Debug)]
 pub struct System {
     orders: File,
@@ -42,10 +43,11 @@ pub struct System {
 }
 
 impl System {
-    /// Orders with no fault yet. `orders` is the file to make; durable operations are those under `state`.
+    /// Makes orders without faults. `orders` is the file to make; operations on files under `state` are durable
+    /// operations.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If the file cannot be made.
     pub fn new(orders: &Path, state: &Path) -> Self {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true);
@@ -98,8 +100,8 @@ impl System {
         u32::from_le_bytes(self.number(STRUCK))
     }
 
-    /// Strikes operation `number`, counted from 1, and the ones after it: `span` in all. [`Strike::Power`] must be
-    /// ordered before the daemon starts, as the library must know which writes were not synced.
+    /// Strikes operation `number`, counted from 1, and the operations after it, `span` in all. [`Strike::Power`] must
+    /// be ordered before the daemon starts, as the library must know which writes were not synced.
     pub fn strike(&self, number: u64, span: u64, how: Strike, seed: u64) {
         let how: u32 = match how {
             Strike::KillBefore => 1,
@@ -126,7 +128,7 @@ impl System {
         self.put(STRIKE_AT, &0u64.to_le_bytes());
     }
 
-    /// Sets the time of day off by this many seconds.
+    /// Shifts the time of day by `seconds`.
     pub fn set_clock(&self, seconds: i64) {
         self.put(CLOCK, &(seconds * 1_000_000_000).to_le_bytes());
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// Largest number of calls that can be told apart.
+/// Largest number of calls that can be distinguished.
 const MARKS: u32 = 1 << 22;
 const MARK_BYTES: u64 = 4;
 
@@ -23,7 +23,7 @@ pub struct Tally {
 /// One call to be made.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Its number.
+    /// Number of the call.
     pub number: u64,
     /// The function's input.
     pub input: Vec<u8>,
@@ -50,7 +50,7 @@ impl Tally {
     /// A tally without calls.
     ///
     /// # Panics
-    /// If there is no room for its file.
+    /// If there is no space for the tally's file.
     pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("marks");
@@ -66,10 +66,10 @@ impl Tally {
         }
     }
 
-    /// The next call, which computes for this many microseconds.
+    /// The next call, which computes for `microseconds`.
     ///
     /// # Panics
-    /// After four million.
+    /// After four million calls.
     pub fn call(&self, microseconds: u32) -> Call {
         let (numbers, path) = self.reserve(1);
         Call::new(numbers.start, microseconds, path)
@@ -78,7 +78,7 @@ impl Tally {
     /// Reserves numbers for a process that makes calls by itself; returns them, and the path of the marks.
     ///
     /// # Panics
-    /// After four million.
+    /// After four million calls.
     pub fn reserve(&self, count: u64) -> (Range<u64>, &str) {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
         let end = first + count;
@@ -86,7 +86,7 @@ impl Tally {
         (first..end, self.path.to_str().expect("a path in UTF-8"))
     }
 
-    /// Returns whether this is the function's answer to a call.
+    /// Returns whether `answer` is the function's answer to `call`.
     pub fn is_answer(call: u64, answer: &[u8]) -> bool {
         let expected = call.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         answer == expected.to_le_bytes()

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// The right to lock memory beyond the limit, as linux/capability.h numbers it.
+/// Number of the capability to lock memory beyond the limit, in linux/capability.h.
 const CAP_IPC_LOCK: libc::c_ulong = 14;
 
 /// A host, or with [`Host::here`] this machine as it is.
@@ -25,13 +25,13 @@ pub struct Host {
     network: Option<Network>,
     /// Files of the host, as the test sees them.
     directory: PathBuf,
-    /// Directory of these files, as the host's programs see it: every host has its own at the same path, as real hosts
-    /// have.
+    /// Directory of these files, as the host's programs see it: every host has its own directory at the same path, as
+    /// real hosts do.
     run: PathBuf,
     addresses: Addresses,
-    /// Variables of its programs, in addition to the ones that all programs have.
+    /// Variables of the host's programs, in addition to the variables that all programs have.
     environment: Mutex<Vec<(String, OsString)>>,
-    /// Whether its programs may lock no memory.
+    /// Whether the host's programs may lock no memory.
     unlocked: AtomicBool,
     _own: Option<TempDir>,
 }
@@ -50,12 +50,12 @@ struct Entry {
 }
 
 impl Entry {
-    /// Makes only system calls, on what was prepared before: also allowed between fork and exec.
+    /// Enters the host. Makes only system calls on prepared data, so it may run between fork and exec.
     fn enter(&self) -> nix::Result<()> {
         setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         const NONE: Option<&str> = None;
-        // Otherwise the mount below would be seen everywhere.
+        // Otherwise the mount below would be visible in all namespaces.
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
         mount(Some(&self.directory), &self.run, NONE, MsFlags::MS_BIND, NONE)
     }
@@ -91,7 +91,7 @@ impl Host {
         }
     }
 
-    /// This machine, with a directory of its own.
+    /// This machine, with a separate directory.
     pub fn here() -> Self {
         let own = crate::platform::private_directory();
         Self {
@@ -114,12 +114,12 @@ impl Host {
         &self.name
     }
 
-    /// Address of the host; its IPv6 address only if it has no other.
+    /// Address of the host; its IPv6 address only if it has no IPv4 address.
     pub fn address(&self) -> IpAddr {
         self.addresses.v4.map_or(self.address_v6(), IpAddr::V4)
     }
 
-    /// Address of the other family.
+    /// IPv6 address of the host.
     pub fn address_v6(&self) -> IpAddr {
         self.addresses.v6.into()
     }
@@ -168,13 +168,13 @@ impl Host {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let entry = self.entry();
         let unlocked = self.unlocked.load(Ordering::Relaxed);
-        // SAFETY: system calls only, on what this closure owns; prctl is async-signal-safe.
+        // SAFETY: system calls only, on data that this closure owns; prctl is async-signal-safe.
         unsafe {
             command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if unlocked {
                     setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
-                    // A capability that is not in the bounding set is not root's after the exec either.
+                    // Root also lacks a capability after the exec if it is not in the bounding set.
                     libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
                 }
                 match &entry {
@@ -204,7 +204,7 @@ impl Host {
         self.network.as_ref().expect("this machine's own link stays as it is")
     }
 
-    /// Plugs its cable in, or pulls it out. Addresses and routes stay.
+    /// Plugs the host's cable in, or pulls it out. Addresses and routes stay.
     pub fn link(&self, up: bool) {
         let network = self.network();
         let state = if up { "up" } else { "down" };
@@ -225,8 +225,8 @@ impl Host {
         run("ip", &[&inside, arguments].concat())
     }
 
-    /// Loses this percentage of the packets that arrive, of all kinds; 0 for none. Prints so and returns false where
-    /// the program `nft` is missing.
+    /// Loses this percentage of the packets that arrive, of all kinds; 0 for none. Prints a message and returns false
+    /// if the program `nft` is missing.
     pub fn lose(&self, percent: u32) -> bool {
         if let Err(error) = run("nft", &["--version"]) {
             eprintln!("skipped: losing packets needs nftables: {error}");
@@ -245,7 +245,7 @@ impl Host {
         self.lose(if deaf { 100 } else { 0 })
     }
 
-    /// Loses every packet that arrives from another host; `None`: loses none.
+    /// Loses every packet that arrives from another host; `None`: loses no packets.
     pub fn deaf_to(&self, other: Option<&Host>) -> bool {
         let can = self.lose(0);
         if let Some(other) = other.filter(|_| can) {
@@ -260,7 +260,7 @@ impl Host {
     }
 
     fn filter(&self, rule: &str) {
-        // Loopback does not count as the network.
+        // Packets of the loopback interface are not filtered.
         let text = [
             "table inet test",
             "delete table inet test",

@@ -6,11 +6,11 @@
 //!        ───────┴── hub ── 203.0.113.y ┴ router: nftables
 //! ```
 //!
-//! Linux tracks every connection by both of its ends, so `masquerade` alone makes what RFC 3489 calls port-restricted:
-//! it keeps the port that a host uses where it can, for every destination, and lets in only answers. The other kinds
-//! are made of that (see [`Nat`]). One kind is not made: a NAT that keeps one mapping for all destinations, and another
-//! port than the host's; it differs from these only in that number. Packets that come in and belong to no connection
-//! are dropped, as home routers do; a router that answers them with a reset delays the next attempt.
+//! Linux tracks every connection by both of its ends, so `masquerade` alone makes a port-restricted NAT (RFC 3489):
+//! where possible it keeps the host's port, for every destination, and it lets in only answers. The other kinds are
+//! variations of it (see [`Nat`]). One kind is missing: a NAT with one mapping for all destinations, but another port
+//! than the host's; it differs from these kinds only in the port number. Packets that come in and belong to no
+//! connection are dropped, as home routers do; a router that answers them with a reset delays the next attempt.
 
 use super::namespace::{Namespace, remove_stale, run};
 use nix::sched::{CloneFlags, setns};
@@ -23,9 +23,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Kind of NAT: the packets that a router lets in, and the ports that it gives to outgoing connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nat {
-    /// Every packet to the router's address goes to its one host, from any sender.
+    /// Every packet to the router's address is passed to the only host behind it, from any sender.
     FullCone,
-    /// A packet goes to the one host if the host has sent something to the packet's address before, from any port.
+    /// A packet is passed to the only host if the host has sent something to the packet's address before, from any
+    /// port.
     RestrictedCone,
     /// Only answers are let in.
     PortRestricted,
@@ -47,15 +48,15 @@ pub struct Point {
     namespace: Namespace,
     /// Address of the host itself.
     pub address: Ipv4Addr,
-    /// Address at which others see the host: its router's, or its own.
+    /// Address at which other hosts see the host: the router's, or the host's own.
     pub public: Ipv4Addr,
 }
 
 impl Internet {
-    /// An internet without hosts; prints so and returns `None` where this is not root or a program is missing.
+    /// An internet without hosts; prints a message and returns `None` if the test is not root or a program is missing.
     ///
     /// # Panics
-    /// If it is root, and making it fails half-way.
+    /// If the test is root, and making the internet fails half-way.
     pub fn new() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !nix::unistd::geteuid().is_root() {
@@ -128,10 +129,10 @@ impl Internet {
         host
     }
 
-    /// Hosts of one private network, whose addresses other private networks use as well.
+    /// Hosts of one private network; other private networks use the same addresses.
     ///
     /// # Panics
-    /// If there are several hosts behind a NAT that has room for one.
+    /// If there are several hosts behind a NAT that allows only one.
     pub fn private<const HOSTS: usize>(&mut self, nat: Nat) -> [Point; HOSTS] {
         let router = self.public();
         let lan = Namespace::new(&format!("{}-lan{}", self.prefix, self.next));
@@ -214,7 +215,7 @@ impl Point {
         run("ip", &["netns", "exec", self.namespace.name(), "nft", "-f", &path]).expect("rules");
     }
 
-    /// A program on this host. Its process is the program's own.
+    /// A program on this host. The started process becomes the program.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.namespace.name()]).arg(program);

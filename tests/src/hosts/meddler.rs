@@ -1,5 +1,5 @@
-//! A meddler on a host's cable that delays, reorders, repeats and loses packets of all kinds: the kernels that these
-//! tests run on have no netem.
+//! A meddler on a host's cable that delays, reorders, repeats and loses packets of all kinds: a replacement for netem,
+//! which the tests' kernels lack.
 //!
 //! The cable ends in two descriptors of TAP devices, one for each direction. Unlike a proxy of connections the meddler
 //! works below TCP, which must repair the damage, and on datagrams, which only their users can repair.
@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Delay of a packet that others are to overtake.
+/// Delay of a packet that other packets are to overtake.
 const OVERTAKEN: Duration = Duration::from_millis(4);
-/// Frames of a cable without segmentation offload are much shorter.
+/// Size of the frame buffer; frames of a cable without segmentation offload are much shorter.
 const FRAME_BYTES: usize = 64 << 10;
 /// Packets under way; packets beyond that are lost, as on any network.
 const QUEUE_MAX: usize = 4096;
@@ -29,20 +29,20 @@ pub struct Meddling {
     pub delay: Duration,
     /// One of this many packets is overtaken by packets behind it; 0: none.
     pub reorder_one_of: u32,
-    /// One of this many packets comes twice; 0: none.
+    /// One of this many packets is delivered twice; 0: none.
     pub repeat_one_of: u32,
     /// One of this many packets is lost; 0: none.
     pub lose_one_of: u32,
 }
 
-/// Counts of what was done.
+/// Counts of what the meddler has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MeddlerDone {
-    /// Packets that came through.
+    /// Packets that were delivered.
     pub passed: u64,
-    /// Packets among them that came after one sent later.
+    /// Delivered packets that were overtaken by a packet sent later.
     pub overtaken: u64,
-    /// Packets among them that came again.
+    /// Delivered packets that were repetitions.
     pub repeated: u64,
     /// Packets that were lost.
     pub lost: u64,
@@ -53,7 +53,7 @@ struct Orders {
     done: MeddlerDone,
 }
 
-/// A thread that meddles until this is dropped.
+/// A thread that meddles until the object is dropped.
 pub(super) struct Meddler {
     orders: Arc<Mutex<Orders>>,
     stop: Arc<AtomicBool>,
@@ -162,12 +162,12 @@ fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
         let wait = waits.min().unwrap_or(Duration::from_millis(50));
         let wait = wait.as_millis().clamp(0, 50) as u16;
         let mut fds = ends.each_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
-        // If interrupted, the loop looks again.
+        // If poll is interrupted, the loop polls again.
         let _ = poll(&mut fds, PollTimeout::from(wait));
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
         let Orders { meddling, done } = &mut *orders;
         for (from, direction) in directions.iter_mut().enumerate() {
-            // At most 64, so that packets that are due do not wait.
+            // Reads at most 64 packets, so that due packets do not wait.
             for _ in 0..64 {
                 // Nothing to read, or the interface is down.
                 let Ok(length) = (&ends[from]).read(&mut frame) else {

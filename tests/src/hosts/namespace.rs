@@ -87,19 +87,19 @@ impl Namespace {
                 *to = from as libc::c_char;
             }
             request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
-            // SAFETY: a descriptor of the device, and a request that lives on.
+            // SAFETY: a descriptor of the device, and a request that outlives the call.
             match unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &request) } {
                 0 => Ok(tap),
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // A thread of its own, so that only that thread is in the namespace.
+        // A separate thread, so that only this thread enters the namespace.
         let opened = std::thread::scope(|scope| scope.spawn(open).join());
         let opened: io::Result<File> = opened.expect("no panic");
         opened.unwrap_or_else(|error| panic!("/dev/net/tun: {error}"))
     }
 
-    /// Configures both ends of a cable: the hub's at its bridge, `eth0` here with addresses.
+    /// Configures both ends of a cable: the hub's end joins its bridge, `eth0` here gets addresses.
     pub fn join(&self, hub: &Self, port: &str, Addresses { v4, v6 }: Addresses) {
         hub.ip(&["link", "set", port, "master", "hub", "up"]);
         if let Some(v4) = v4 {

@@ -1,7 +1,7 @@
 //! A network that misbehaves: a proxy that delays, splits, reorders and repeats the bytes that pass.
 //!
 //! A connection is a stream, and TLS protects it: reordering or repeating its bytes breaks it. The endpoints must then
-//! notice, end that connection, and go on with another.
+//! notice, end the connection, and continue over a new connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub enum Mischief {
     /// After this many bytes of a connection, one bit is flipped.
     Flip(usize),
     /// After this many bytes of a connection in one direction, nothing passes any more in either direction, not even
-    /// its end.
+    /// the end of the stream.
     Swallow(usize),
     /// After this many bytes of a connection, it is closed.
     Cut(usize),
@@ -112,7 +112,7 @@ async fn pass(
         if let Mischief::Swallow(after) = mischief {
             passed += read.as_ref().map_or(0, |read| *read);
             if passed > after || dead.load(Ordering::Relaxed) {
-                // Neither end is told anything any more.
+                // Neither end gets anything any more.
                 dead.store(true, Ordering::Relaxed);
                 return std::future::pending().await;
             }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Time that Slurm has for each step; it takes a second or two.
+/// Time limit of each step of Slurm, which takes a second or two.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A cluster. Its jobs and daemons end when it is dropped.
@@ -20,7 +20,7 @@ pub struct Slurm {
     daemons: Vec<Child>,
 }
 
-/// Place of a program, also if it is one for administrators.
+/// Returns the path of a program, including programs for administrators.
 fn program(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let mut places = folders.iter().map(|folder| Path::new(folder).join(name));
@@ -34,8 +34,9 @@ fn free_port() -> u16 {
 }
 
 impl Slurm {
-    /// A cluster of nodes `n0`, `n1` and so on, with this many processors each. `further`: lines for its slurm.conf, of the
-    /// cluster's folder. Prints so and returns `None` where Slurm is not installed, or this is not root.
+    /// A cluster of nodes `n0`, `n1` and so on, each with `processors` processors. `further` makes lines of slurm.conf
+    /// from the cluster's folder. Prints a message and returns `None` if Slurm is not installed, or the test is not
+    /// root.
     ///
     /// # Panics
     /// If Slurm does not serve; the message has the end of its log.
@@ -87,7 +88,7 @@ impl Slurm {
         Some(slurm)
     }
 
-    /// Its slurm.conf, for `SLURM_CONF`.
+    /// The cluster's slurm.conf, for `SLURM_CONF`.
     pub fn configuration(&self) -> PathBuf {
         self.directory.path().join("slurm.conf")
     }
@@ -112,7 +113,7 @@ impl Slurm {
         command
     }
 
-    /// Output of one of Slurm's programs, or what it complains of.
+    /// Output of one of Slurm's programs, or its error output.
     pub fn run(&self, name: &str, arguments: &[&str]) -> io::Result<String> {
         let output = self.command(name).args(arguments).stdin(Stdio::null()).output()?;
         match output.status.success() {
@@ -124,7 +125,7 @@ impl Slurm {
     /// Submits a job that runs this line in a shell; returns its number.
     ///
     /// # Panics
-    /// If Slurm refuses it.
+    /// If Slurm refuses the job.
     pub fn submit(&self, options: &[&str], line: &str) -> u64 {
         let usual = ["--parsable", "--output=/dev/null"];
         let arguments = [&usual, options, &["--wrap", line]].concat();
@@ -154,7 +155,7 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         let _ = self.run("scancel", &["--user=root"]);
-        // Without its slurmd a step would go on.
+        // Waits for jobs to end: without slurmd, a job step would continue.
         let begin = Instant::now();
         while self.run("squeue", &["-h"]).is_ok_and(|jobs| !jobs.is_empty()) && begin.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(50));

@@ -143,12 +143,12 @@ fn status_of(error: &Error) -> Status {
             | NetError::Closed { .. } => Status::Unavailable,
             NetError::Protocol { .. } => Status::Protocol,
             NetError::Local { .. } | NetError::Munge { .. } => Status::Local,
-            // The peer is there, but rejects this client, or is not the expected one.
+            // The peer answers, but rejects this client, or is not the expected peer.
             _ => Status::Refused,
         },
         Error::Protocol { .. } => Status::Protocol,
         Error::Local { .. } | Error::Memory(_) | Error::Unregistered { .. } => Status::Local,
-        // A later version of the client library may have more kinds; their message says what they are.
+        // A later version of the client library may have further kinds, which their messages explain.
         _ => Status::Refused,
     }
 }
