@@ -15,7 +15,7 @@
  * that are leased together get their communicator from their context: gang.h.) No platform is needed, only a rendezvous
  * where members find each other: `hotlease comm rendezvous`, or hotlease_comm_rendezvous_start in any program.
  *
- * Conventions: those of hotlease.h, and
+ * Conventions: the conventions of hotlease.h, and
  *
  * 11. Collectives (barrier ... alltoallv, split, dup, grow) are called by all members, in the same order, with counts,
  *     types and roots that match. Counts and displacements are in elements; sizes of sends and receives are in bytes.
@@ -263,7 +263,7 @@ typedef int (*hotlease_comm_function)(void* user, const void* first, void* secon
 hotlease_status hotlease_comm_operator_create(hotlease_comm_function function, void* user,
                                               void (*release)(void* user), int commutes,
                                               hotlease_comm_operator** made, hotlease_error** error);
-/* Frees an operator; ignores the built-in ones. */
+/* Frees an operator; ignores built-in operators. */
 void hotlease_comm_operator_free(hotlease_comm_operator* made);
 
 /* ---- Collectives ---------------------------------------------------------------------------------- */

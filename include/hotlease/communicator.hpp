@@ -44,7 +44,7 @@ namespace hotlease {
 // another communicator of the same members.
 //
 // The destructor finishes, like finish(), without reporting errors. If an exception is leaving the block that made the
-// object, the destructor gives up instead, like abort(): the other members learn at once that this member has failed.
+// object, the destructor aborts instead, like abort(): the other members learn at once that this member has failed.
 class communicator : public detail::with_collectives {
 public:
     // Meets the other members at the rendezvous, and connects with all of them.

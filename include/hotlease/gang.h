@@ -28,7 +28,7 @@
  *
  * (A real program also checks for errors: see examples/10_gang. C++: gang.hpp.)
  *
- * Conventions: those of hotlease.h and communicator.h, and
+ * Conventions: the conventions of hotlease.h and communicator.h, and
  *
  * 16. The ranks of a gang are the slots of its workers. In a call, each rank runs the function once, at the same time
  *     as the other ranks.

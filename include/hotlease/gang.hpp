@@ -15,7 +15,7 @@
 //     hotlease::gang gang{hotlease::code{"libtotal.so"}, {.workers = 4}};
 //     for (double sum : gang.call_value<double>("total", 1.5)) ...
 //
-// Conventions: those of hotlease.hpp and communicator.hpp, and the last two of gang.h.
+// Conventions: the conventions of hotlease.hpp and communicator.hpp, and the last two conventions of gang.h.
 #ifndef HOTLEASE_GANG_HPP
 #define HOTLEASE_GANG_HPP
 

@@ -88,7 +88,7 @@ typedef enum hotlease_status {
     HOTLEASE_CODE_REJECTED = 20,    /* not a function library, or a worker could not load it */
     HOTLEASE_UNKNOWN_FUNCTION = 21, /* no library of this lease exports that name */
 
-    /* The worker: another one replaces it. */
+    /* The worker: another worker replaces it. */
     HOTLEASE_WORKER_DIED = 40,     /* crash, exit, out of memory, killed; the message says which */
     HOTLEASE_OUTCOME_UNKNOWN = 41, /* no process is left that could say how the call ended */
 

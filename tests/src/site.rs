@@ -356,7 +356,7 @@ impl RemoteClient {
         Self::of_several(host, identity, vec![manager.clone()])
     }
 
-    /// A client of several managers, which uses the one that serves.
+    /// A client of several managers, which uses the manager that serves.
     ///
     /// # Panics
     /// As [`RemoteClient::new`].

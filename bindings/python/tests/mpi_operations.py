@@ -97,7 +97,7 @@ def reductions(comm, count, dtype, root):
 
 
 def ragged(comm, root):
-    """Blocks of any length, including empty ones; consecutive, and with gaps in another order."""
+    """Blocks of any length, including empty blocks; consecutive, and with gaps in another order."""
     size, rank = comm.size, comm.rank
     counts = [(each * 2) % 5 for each in range(size)]
     mine, is_root = given(rank, counts[rank], "i4"), rank == root

@@ -34,8 +34,8 @@ def test_the_clusters_of_k_means_are_the_same_on_any_number_of_ranks():
 
     alone, several = measured(1), measured(4)
     assert alone["points"] == 6 * 4681 and several["ranks"] == 4
-    # Mean squared distance: 28 (features of variance 1) in pure clusters, more in mixed ones. Clusters mix, because centres
-    # are as far from each other as points are from their centre.
+    # Mean squared distance: 28 (features of variance 1) in pure clusters, more in mixed clusters. Clusters mix,
+    # because centres are as far from each other as points are from their centre.
     assert alone["distance"] == several["distance"] and 20 < alone["distance"] < 60
 
 

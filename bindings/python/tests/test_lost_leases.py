@@ -34,7 +34,7 @@ _told = {}
 
 
 def said(capsys):
-    """Returns how often a test's program was told that tasks wait."""
+    """Returns how often a test's program printed that tasks wait."""
     lines = _told.setdefault(id(capsys), [])
     lines += [line for line in capsys.readouterr().err.splitlines() if line.startswith("hotlease: ") and "wait" in line]
     return len(lines)

@@ -344,8 +344,8 @@ impl Client {
         &self.told
     }
 
-    /// Ends the calls, and compares each call with its marks; returns the outcomes, and the usage of its leases, as the
-    /// client was told.
+    /// Ends the calls, and compares each call with its marks; returns the outcomes, and the usage of its
+    /// leases, as the client was told.
     ///
     /// # Panics
     /// If the client does not end, or a call ran twice or was reported wrongly.

@@ -52,7 +52,7 @@ def import_early() -> None:
 
 
 def __getattr__(name: str) -> object:
-    # Imported only for tasks that run a function through another one.
+    # Imported only for tasks that run a function through another function.
     if name == "name_of_call":
         from hotlease._names import of_call
 

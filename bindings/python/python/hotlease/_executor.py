@@ -88,7 +88,7 @@ class Executor(_core.Client, _bases.Executor):
     initializer, initargs
         Called in each worker before any task. If it raises, the executor is broken.
     max_tasks_per_child
-        Number of tasks after which a worker is replaced. With this option, no task is sent to a worker that runs another one.
+        Number of tasks after which a worker is replaced. With this option, a worker gets no task while it runs another task.
         Default: workers live as long as the executor.
     manager
         ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this node.
@@ -438,7 +438,7 @@ class Executor(_core.Client, _bases.Executor):
             self._close_bar()
 
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
-        # Ctrl-C in a terminal does not reach the workers, which are in sessions of their own.
+        # Ctrl-C in a terminal does not reach the workers, which are in separate sessions.
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.kill_workers()
         else:

@@ -26,7 +26,7 @@ def executor() -> Executor:
 
 
 def forget(broken: Executor) -> None:
-    """Forgets a broken executor, so that the next use makes another one."""
+    """Forgets a broken executor, so that the next use makes another executor."""
     global _kept
     with _lock:
         if _kept is broken:

@@ -110,7 +110,7 @@ def _described(
 
 
 def may_start() -> bool:
-    """Whether the program may start a platform: it asks for no other one, and is in no batch job that has its own."""
+    """Whether the program may start a platform: it names no other platform, and is not in a batch job with a platform."""
     return not os.environ.get("HOTLEASE_MANAGER") and _core._job_managers() is None
 
 

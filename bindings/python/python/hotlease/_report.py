@@ -14,7 +14,7 @@ from hotlease._names import counted
 from hotlease._timing import ENDINGS, Row, Timing, timing
 
 _PHASES = ("submitting", "waiting", "queued", "travelling", "running", "reading")
-# Largest number of functions with rows and colours of their own; all other functions share one row.
+# Largest number of functions with a separate row and colour; all other functions share one row.
 _FUNCTIONS_MAX = 12
 _COLOURS = (
     "#3366cc", "#dc3912", "#ff9900", "#109618", "#990099", "#0099c6", "#dd4477",

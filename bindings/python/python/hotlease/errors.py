@@ -67,7 +67,7 @@ class OutputTooLarge(TaskError):
 
 
 class WorkerDied(TaskError, BrokenExecutor):
-    """The worker process died during the task. The executor goes on with another worker.
+    """The worker process died during the task. The executor continues with another worker.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class LeaseEnded(TaskError, BrokenExecutor):
 
 
 class ExecutorBroken(TaskError, BrokenExecutor):
-    """The executor has no workers, and cannot get new ones."""
+    """The executor has no workers, and cannot get new workers."""
 
 
 class NotRunning(TaskError):

@@ -230,11 +230,11 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return functools.reduce(op, _objects.allgather(self, sendobj))
 
     def scan(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """Reduces the objects of ranks 0 to this one with ``op``."""
+        """Reduces the objects of ranks 0 to this rank with ``op``."""
         return functools.reduce(op, _objects.allgather(self, sendobj)[: self.rank + 1])
 
     def exscan(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """Reduces the objects of the ranks before this one with ``op``; None at rank 0."""
+        """Reduces the objects of the ranks before this rank with ``op``; None at rank 0."""
         before = _objects.allgather(self, sendobj)[: self.rank]
         return functools.reduce(op, before) if before else None
 
@@ -327,7 +327,7 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
     Disconnect = free = Free
 
     def Abort(self, errorcode: int = 1) -> NoReturn:
-        """Ends this process at once; the other members are told that this member gave up."""
+        """Ends this process at once; the other members get the message that this member aborted."""
         self._handle.end(True)
         os._exit(errorcode & 0xFF)
 

@@ -106,7 +106,7 @@ class Group:
         return Group(self._chosen(ranks))
 
     def Excl(self, ranks: Sequence[int]) -> Group:
-        """Returns the processes without those of the given ranks."""
+        """Returns the processes except the processes with the given ranks."""
         left_out = set(self._chosen(ranks))
         return Group([member for member in self._known() if member not in left_out])
 

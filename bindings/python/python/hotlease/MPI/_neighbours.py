@@ -48,7 +48,7 @@ class _Spec:
         return self._blocks([each] * blocks, [first + each * index for index in range(blocks)], is_written)
 
     def separate(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Returns blocks with counts and displacements of their own; without displacements, each follows the one before."""
+        """Returns blocks with separate counts and displacements; without displacements, blocks follow each other."""
         if self.memory is None:
             return [BufferBytes(None, is_written)] * blocks
         if self.counts is None:
@@ -63,7 +63,7 @@ class _Spec:
         return self._blocks(counts, places, is_written)
 
     def typed(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Returns blocks with datatypes of their own, at offsets in bytes."""
+        """Returns blocks with separate datatypes, at offsets in bytes."""
         if self.memory is None:
             return [BufferBytes(None, is_written)] * blocks
         counts, places = self._each(self.counts, blocks, "count"), self._each(self.places, blocks, "displacement")
@@ -233,7 +233,7 @@ class Topocomm(Intracomm, Generic[T]):
         self.Ineighbor_alltoallv(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Sends a different block to each neighbour, and receives one from each. Each block has a datatype of its own, and an
+        """Sends a different block to each neighbour, and receives a block from each. Each block has a datatype of its own, and an
         offset in bytes."""
         self.Ineighbor_alltoallw(sendbuf, recvbuf).Wait()
 

@@ -169,7 +169,7 @@ class HotleaseExecutor(BlockProviderExecutor):
         parsl.executors.errors.InvalidResourceSpecification
             If the task asks for more than a worker has (``cores``: 1, ``memory`` in MiB, ``gpus``), or for another resource.
         parsl.executors.errors.BadStateException
-            If the executor has lost its workers and cannot get new ones.
+            If the executor has lost its workers and cannot get new workers.
         parsl.serialize.errors.SerializationError
             If an argument does not pickle.
         """
@@ -219,7 +219,7 @@ class HotleaseExecutor(BlockProviderExecutor):
 
     @property
     def bad_state_is_set(self) -> bool:
-        """Whether the executor lost its workers and cannot get new ones."""
+        """Whether the executor lost its workers and cannot get new workers."""
         return self._bad_state is not None
 
     @property
