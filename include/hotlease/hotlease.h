@@ -384,7 +384,7 @@ hotlease_status hotlease_invoke_parts(const hotlease_function* function, const h
                                       size_t in_count, const hotlease_range* out, size_t out_count,
                                       size_t* out_size, hotlease_error** error);
 
-/* Call or start the function with either input or output in a buffer; the bytes of the other one are copied. */
+/* Call or start the function with either input or output in a buffer; the bytes of the output or input are copied. */
 hotlease_status hotlease_invoke_from_buffer(const hotlease_function* function, hotlease_range in, void* out,
                                             size_t out_capacity, size_t* out_size, hotlease_error** error);
 hotlease_status hotlease_invoke_to_buffer(const hotlease_function* function, const void* in, size_t in_size,

@@ -55,7 +55,7 @@ struct communicator_options {
     std::chrono::microseconds spin = std::chrono::microseconds(20);
     std::uint64_t eager_bytes = 256 * 1024;
     std::uint64_t early_bytes = 256 << 20;
-    std::string address = {}; // at which others reach this member; empty: the one from which it reached the rendezvous
+    std::string address = {}; // at which others reach this member; empty: the address it reached the rendezvous from
     bool newcomer = false;    // joins a communicator that grows to `size`: communicator::grow
     bool checked = false;     // members compare their calls before each collective: hotlease::at
     // "direct", "tcp", "ofi", "redis://host:6379", "s3://bucket", "dynamodb://table", "auto:..."; empty:
@@ -137,7 +137,7 @@ public:
         demand(!is_lent_, "communicator::finish: it is the gang's, whose workers keep it");
         communicate([&](hotlease_error** failure) { return hotlease_comm_finish(handle_.release(), failure); });
     }
-    // Gives up, like a member that has failed: the other members learn of it at once (on a gang, when the function has
+    // Aborts, like a member that has failed: the other members learn of it at once (on a gang, when the function has
     // returned its error). No call is possible afterwards.
     void abort() noexcept
     {

@@ -51,8 +51,8 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         Executor of the batches: ``parallel_config(backend="hotlease", executor=...)``. Default: the program's default
         executor, which is kept from one call of ``Parallel`` to the next.
     initializer, initargs
-        Called in each worker before the first batch of a call of ``Parallel``, unless it was the last initializer there.
-        ``Parallel`` takes both arguments, too. If the initializer raises, so does the call.
+        Called in each worker before the first batch of a call of ``Parallel``, unless it was the last
+        initializer in that worker. ``Parallel`` takes both arguments, too. If the initializer raises, so does the call.
     """
 
     default_n_jobs = -1
