@@ -45,7 +45,7 @@ impl Nodes {
         Self::start_unlike(&vec![Path::new(""); count], arguments)
     }
 
-    /// Starts agents as [`Nodes::start_with`], one for each folder in `libraries`; only this agent's workers find
+    /// Starts agents as [`Nodes::start_with`], one for each folder in `libraries`. Only the workers of that agent find
     /// libraries in the folder.
     pub fn start_unlike(libraries: &[&Path], arguments: &[&str]) -> Self {
         let count = libraries.len();

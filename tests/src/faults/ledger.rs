@@ -120,7 +120,8 @@ pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
     );
 }
 
-/// Checks that nothing is lost: the usage of a lease that a client was told as durable is billed.
+/// Checks that nothing is lost: if a client was told the durable usage of a lease, the bill contains at least that
+/// usage.
 ///
 /// # Panics
 /// If usage is lost.
