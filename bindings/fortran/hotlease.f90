@@ -1,5 +1,5 @@
-! hotlease: for callers of functions, from Fortran 2018, over hotlease.h. A compiler's modules are its own, so compile
-! this file with the program, and link with -lhotlease; in CMake link with hotlease::fortran.
+! hotlease: for callers of functions, from Fortran 2018, over hotlease.h. Each compiler has its own format of modules, so
+! compile this file with the program, and link with -lhotlease. In CMake, link with hotlease::fortran.
 !
 !   type(hotlease_code) :: code
 !   type(hotlease_invoker) :: invoker
@@ -14,16 +14,15 @@
 !
 ! Conventions
 !
-!  1. What hotlease.h says of each procedure holds here too. Handles are freed once, by %free; a copy of a handle is the
-!     same object.
-!  2. The last argument of what can fail is `error`. Without it, a failure prints the message and stops the program,
-!     as with `stat` of `allocate`. With it, error%status is HOTLEASE_OK, or what failed.
-!  3. Values are variables of any type and rank without pointers or allocatable components. A section of an array is
-!     copied on the way, as for every contiguous argument. Results have their sizes in bytes. Text is an array of single
+!  1. The description of each procedure in hotlease.h also applies here. Handles are freed once, by %free; a copy of a
+!     handle is the same object.
+!  2. Procedures that can fail have `error` as their last argument. Without it, a failure prints the message and stops the
+!     program, as `allocate` without `stat` does. With it, error%status is HOTLEASE_OK, or the kind of the failure.
+!  3. Values are variables of any type and rank without pointers or allocatable components. The compiler copies a section
+!     of an array, as for every contiguous argument. Sizes of results are in bytes. Text is an array of single
 !     characters, except for %invoke_text.
-!  4. Text for names and paths loses its trailing blanks.
-!  5. Procedures of hotlease.h that are not here can be called through interfaces of your own with the component
-!     `handle`.
+!  4. Trailing blanks are removed from names and paths.
+!  5. Other procedures of hotlease.h can be called through interfaces of your own, with the component `handle`.
 module hotlease
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: compiler_version
@@ -33,7 +32,7 @@ module hotlease
   public :: hotlease_pipeline, hotlease_model, hotlease_error, hotlease_options, hotlease_usage, hotlease_plan
   public :: hotlease_version
 
-  ! Kinds of failure; they are explained in hotlease.h.
+  ! Kinds of failure, which hotlease.h explains.
   enum, bind(C)
     enumerator :: HOTLEASE_OK = 0, HOTLEASE_FUNCTION_FAILED = 1, HOTLEASE_OUTPUT_TOO_LARGE = 2
     enumerator :: HOTLEASE_DEADLINE_EXCEEDED = 3, HOTLEASE_BUSY = 4, HOTLEASE_INVALID_ARGUMENT = 5
@@ -68,7 +67,7 @@ module hotlease
     character(:), allocatable :: message         ! what failed, where, why, and what to do next
   end type
 
-  ! Options of a lease: those of hotlease_options in hotlease.h, with the same defaults.
+  ! Options of a lease: the options of hotlease_options in hotlease.h, with the same defaults.
   type :: hotlease_options
     integer(c_int32_t) :: workers = 0, slots = 0, polling = 0, completion = 0
     integer(c_int64_t) :: hot_budget_us = 0, ttl_ms = 0, memory_bytes = 0, timeout_us = 0
@@ -86,8 +85,8 @@ module hotlease
   ! Usage of a lease so far, in total.
   type, bind(C) :: hotlease_usage
     integer(c_size_t) :: struct_size = 0
-    integer(c_int64_t) :: allocated_ns = 0 ! slots times the time they were held
-    integer(c_int64_t) :: hot_ns = 0       ! time that they polled
+    integer(c_int64_t) :: allocated_ns = 0 ! number of slots times the time for which they were held
+    integer(c_int64_t) :: hot_ns = 0       ! time in which slots polled
     integer(c_int64_t) :: compute_ns = 0   ! time in functions
     integer(c_int64_t) :: invocations = 0  ! functions run
   end type
@@ -95,12 +94,12 @@ module hotlease
   ! Division of a number of equal tasks.
   type, bind(C) :: hotlease_plan
     integer(c_size_t) :: struct_size = 0
-    integer(c_int64_t) :: local = 0        ! tasks to keep: while they run, the sent ones come back
+    integer(c_int64_t) :: local = 0        ! tasks to run here: while they run, the results of sent tasks arrive
     integer(c_int64_t) :: remote = 0       ! tasks to send first
-    integer(c_int64_t) :: predicted_ns = 0 ! when all tasks are done
+    integer(c_int64_t) :: predicted_ns = 0 ! time until all tasks are done
   end type
 
-  ! A range of a buffer; made by %range of the buffer.
+  ! A range of a buffer; the buffer's %range makes it.
   type, bind(C) :: hotlease_range
     type(c_ptr) :: buffer = c_null_ptr
     integer(c_size_t) :: offset = 0
@@ -128,7 +127,7 @@ module hotlease
     procedure :: free => invoker_free
   end type
 
-  ! A function on that lease's workers.
+  ! A function on the workers of a lease.
   type :: hotlease_function
     type(c_ptr) :: handle = c_null_ptr
   contains
@@ -179,7 +178,7 @@ module hotlease
     procedure :: free => pipeline_free
   end type
 
-  ! Cost of calls: to plan with.
+  ! Cost of calls, by which tasks are divided.
   type :: hotlease_model
     type(c_ptr) :: handle = c_null_ptr
   contains
@@ -225,7 +224,7 @@ contains
 
   ! ---- Leases ------------------------------------------------------------------------------------------------------
 
-  ! Leases workers and loads `code` into them; returns when they are ready.
+  ! Leases workers and loads `code` into them; returns when the workers are ready.
   subroutine invoker_lease(self, code, options, error)
     class(hotlease_invoker), intent(inout) :: self
     type(hotlease_code), intent(in) :: code
@@ -248,13 +247,13 @@ contains
     call settle(c_allocate(code%handle, c, self%handle, failure), failure, error)
   end subroutine
 
-  ! Slots of all workers together.
+  ! Number of slots of all workers together.
   integer(c_int32_t) function invoker_slots(self)
     class(hotlease_invoker), intent(in) :: self
     invoker_slots = c_invoker_slots(self%handle)
   end function
 
-  ! How the first worker was reached: "shm", or a provider of libfabric.
+  ! Transport by which the first worker was reached: "shm", or a provider of libfabric.
   function invoker_transport(self) result(transport)
     class(hotlease_invoker), intent(in) :: self
     character(:), allocatable :: transport
@@ -284,7 +283,7 @@ contains
 
   ! ---- Buffers -----------------------------------------------------------------------------------------------------
 
-  ! Makes memory of this many bytes, zeroed.
+  ! Makes memory of `size` bytes, zeroed.
   subroutine buffer_create(self, invoker, size, error)
     class(hotlease_buffer), intent(inout) :: self
     type(hotlease_invoker), intent(in) :: invoker
@@ -295,7 +294,7 @@ contains
     call settle(c_buffer_create(invoker%handle, size, self%handle, failure), failure, error)
   end subroutine
 
-  ! Address of its first byte, for c_f_pointer.
+  ! Address of the buffer's first byte, for c_f_pointer.
   type(c_ptr) function buffer_address(self)
     class(hotlease_buffer), intent(in) :: self
     buffer_address = c_buffer_data(self%handle)
@@ -306,7 +305,7 @@ contains
     buffer_size = c_buffer_size(self%handle)
   end function
 
-  ! Its bytes from `offset` (0) on, `size` of them (all).
+  ! Range of `size` bytes (default: all) from byte `offset` (default: 0) on.
   type(hotlease_range) function buffer_range(self, offset, size)
     class(hotlease_buffer), intent(in) :: self
     integer(c_size_t), intent(in), optional :: offset, size
@@ -315,16 +314,16 @@ contains
     if (present(size)) buffer_range%size = size
   end function
 
-  ! Invocations that use the buffer may still be running: its memory is kept for them.
+  ! Frees the buffer. Invocations that use it may still be running: its memory is released when they have ended.
   subroutine buffer_free(self)
     class(hotlease_buffer), intent(inout) :: self
     call c_buffer_free(self%handle)
     self%handle = c_null_ptr
   end subroutine
 
-  ! ---- How many to send --------------------------------------------------------------------------------------------
+  ! ---- How many tasks to send --------------------------------------------------------------------------------------
 
-  ! Learns the cost of a function's calls, with inputs like this one, by making some.
+  ! Learns the cost of a function's calls on inputs like `in`, by making some calls.
   subroutine model_learn(self, task, in, error)
     class(hotlease_model), intent(inout) :: self
     type(hotlease_function), intent(in) :: task
@@ -335,7 +334,7 @@ contains
     call settle(c_model_learn(task%handle, address(in), bytes(in), self%handle, failure), failure, error)
   end subroutine
 
-  ! Computes how many of `tasks`, each of which takes `local_ns` here, to keep and how many to send.
+  ! Computes how many of `tasks` to run here, where a task takes `local_ns`, and how many to send.
   subroutine model_plan(self, tasks, local_ns, plan, error)
     class(hotlease_model), intent(in) :: self
     integer(c_int64_t), intent(in) :: tasks, local_ns
@@ -369,7 +368,7 @@ contains
     type(hotlease_error), intent(out), optional :: error
     type(hotlease_error) :: found
     if (status == HOTLEASE_OK) return
-    ! One by one: gfortran 12 makes a constructor with this text too short.
+    ! Components are set one by one, because gfortran 12 cuts the message in a structure constructor.
     found%status = status
     found%ran = c_error_ran(failure)
     found%billed = c_error_billed(failure) /= 0
@@ -382,7 +381,7 @@ contains
     error = found
   end subroutine
 
-  ! Reports a mistake in arguments that the library does not see.
+  ! Reports a mistake in arguments that the C library cannot detect.
   subroutine refuse(message, error)
     character(*), intent(in) :: message
     type(hotlease_error), intent(out), optional :: error
@@ -391,7 +390,7 @@ contains
     error%message = message
   end subroutine
 
-  ! Size of a variable. The compiler knows it in the descriptors that it makes for C.
+  ! Size of a variable in bytes, read from the descriptor that the compiler makes for C.
   integer(c_size_t) function bytes(x)
     type(*), intent(in), target, contiguous :: x(..)
     procedure(c_element_bytes), pointer :: element
@@ -403,7 +402,7 @@ contains
     type(c_descriptor), intent(in) :: x
     integer(c_size_t) :: bytes
     logical, parameter :: is_gfortran = index(compiler_version(), "GCC") == 1
-    ! gfortran 12 forgets the lengths of literals and substrings, and would send too much or too little.
+    ! gfortran 12 does not pass the lengths of literals and substrings, so too many or too few bytes would be sent.
     if (is_gfortran .and. iand(int(x%type), 255) == CFI_TYPE_CHARACTER .and. (x%rank == 0 .or. x%elem_len /= 1)) &
       error stop "hotlease: pass text by invoke_text, or as an array of single characters"
     bytes = x%elem_len
@@ -420,7 +419,7 @@ contains
     moved = transfer(transfer(from, 0_c_intptr_t) + by, c_null_ptr)
   end function
 
-  ! Address of a text in its form in C, kept in `storage`; null for a text that was not given.
+  ! Address of a text as a C string in `storage`; null if the text was not given.
   type(c_ptr) function c_text(text, storage)
     character(:), allocatable, intent(in) :: text
     character(:), allocatable, target, intent(inout) :: storage

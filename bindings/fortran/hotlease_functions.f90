@@ -1,9 +1,9 @@
-! hotlease_functions: for authors of functions, in Fortran 2018, over function.h; nothing to link with. Compile it with
-! the function library, and link that with -Wl,--version-script=exports.map, so that it exports your functions only; in
-! CMake hotlease_add_functions() does both.
+! hotlease_functions: for authors of functions, in Fortran 2018, over function.h; nothing to link with. Compile this file
+! with the function library, and link the library with -Wl,--version-script=exports.map, so that it exports only your
+! functions. In CMake, hotlease_add_functions() does both.
 !
-! A plain function needs nothing from here: a procedure with bind(C), whose arguments are the input, its size in bytes,
-! and the output. It returns the number of bytes that it wrote.
+! A plain function does not need this module. It is a procedure with bind(C); its arguments are the input, the input's
+! size in bytes, and the output. It returns the number of bytes that it wrote.
 !
 !   function total(in, size, out) bind(C) result(written)
 !     integer(c_int32_t), value :: size
@@ -14,9 +14,9 @@
 !     written = 8
 !   end function
 !
-! A function of the context interface has 64-bit sizes, the capacity of the output, and errors. A variable of the module
-! with its name after `hotlease_context_` tells client and worker that it has this interface; `hotlease_idempotent_`
-! says that it may run again when its worker died.
+! A function of the context interface has 64-bit sizes, the capacity of the output, and errors. By a module variable
+! `hotlease_context_NAME`, client and worker recognise that function NAME has this interface. A variable
+! `hotlease_idempotent_NAME` declares that the function may run again if its worker died.
 !
 !   integer(c_int32_t), bind(C), public :: hotlease_context_doubled = 1
 !   ...
@@ -28,9 +28,9 @@
 !     integer(c_int64_t), intent(out) :: produced
 !     integer(c_int32_t) :: code
 !
-! The rules are those of function.h. A `stop` ends the worker, and so does an error of the run-time library, an
-! allocation without stat= that fails, for instance. Module variables belong to all slots of the worker: `save` data needs
-! a slot of its own, or *context%state.
+! The rules are those of function.h. A `stop` ends the worker, and so does an error of the run-time library, for instance
+! a failed allocation without stat=. All slots of the worker share module variables: a library with `save` data needs
+! workers with one slot, or must keep the data in *context%state.
 module hotlease_functions
   use, intrinsic :: iso_c_binding
   implicit none
@@ -47,17 +47,17 @@ module hotlease_functions
     type(c_ptr) :: tenant               ! see hotlease_tenant
     integer(c_int64_t) :: deadline_ns   ! nanoseconds of CLOCK_MONOTONIC; 0: none
     type(c_ptr) :: cancelled            ! see hotlease_cancelled
-    type(c_ptr) :: state                ! address of one type(c_ptr) of this slot, null at first, kept between calls
+    type(c_ptr) :: state                ! address of this slot's type(c_ptr), which is null at first, kept between calls
     type(c_ptr) :: scratch              ! working memory of the slot, aligned to 64 bytes
     integer(c_int64_t) :: scratch_bytes
-    type(c_ptr) :: communicator         ! of a gang's functions: for gang.h
+    type(c_ptr) :: communicator         ! used by gang.h, for functions of a gang
   end type
 
-  ! What the functions hotlease_state_save_NAME and hotlease_state_restore_NAME get after the context: see function.h.
+  ! Second argument of the functions hotlease_state_save_NAME and hotlease_state_restore_NAME: see function.h.
   type, bind(C) :: hotlease_state
     integer(c_int32_t) :: struct_size
     integer(c_int32_t) :: reserved
-    integer(c_int64_t) :: size          ! bytes to restore, in total
+    integer(c_int64_t) :: size          ! total number of bytes to restore
     type(c_funptr) :: read
     type(c_funptr) :: write
     type(c_funptr) :: fail
@@ -89,7 +89,7 @@ contains
     end do
   end function
 
-  ! Whether the function should give up because its deadline has passed: one load.
+  ! Whether the function should give up because its deadline has passed. It is a single load.
   logical function hotlease_cancelled(context)
     type(hotlease_context), intent(in) :: context
     integer(c_int32_t), pointer, volatile :: flag
@@ -97,7 +97,7 @@ contains
     hotlease_cancelled = flag /= 0
   end function
 
-  ! Ends a function of the context interface with an error of its own: `code = hotlease_fail(22, "no input", out,
+  ! Ends a function of the context interface with the function's own error: `code = hotlease_fail(22, "no input", out,
   ! capacity, produced)`. `number` must not be 0. A message longer than the capacity is cut.
   integer(c_int32_t) function hotlease_fail(number, message, out, capacity, produced)
     integer, intent(in) :: number
@@ -115,7 +115,7 @@ contains
     hotlease_fail = int(number, c_int32_t)
   end function
 
-  ! In the function that restores: reads the next `size` bytes of the state into this place. Returns 0, or a number
+  ! In the function that restores: reads the next `size` bytes of the state into `place`. Returns 0, or an error number
   ! that the function has to return.
   integer(c_int32_t) function hotlease_state_read(state, place, size)
     type(hotlease_state), intent(inout) :: state
@@ -126,7 +126,8 @@ contains
     hotlease_state_read = read(state, place, int(size, c_int64_t))
   end function
 
-  ! In the function that saves: writes the next `size` bytes of the state from this place.
+  ! In the function that saves: writes the next `size` bytes of the state, which are at `place`. Returns 0, or an error
+  ! number that the function has to return.
   integer(c_int32_t) function hotlease_state_write(state, place, size)
     type(hotlease_state), intent(inout) :: state
     type(c_ptr), intent(in) :: place

@@ -1,15 +1,16 @@
-! Two functions. They are compiled into libpendulum_functions.so, which no program links with: the client sends the
+! Two functions. They are compiled into libpendulum_functions.so. No program links with this library: the client sends the
 ! file's bytes to the worker, and the worker calls the functions.
 module pendulum_functions
   use, intrinsic :: iso_c_binding
   use hotlease_functions
   implicit none
 
-  ! Marks `period` as a function of the context interface, and as one that may run again when its worker died.
+  ! Marks `period` as a function of the context interface, which may run again if its worker died.
   integer(c_int32_t), bind(C) :: hotlease_context_period = 1, hotlease_idempotent_period = 1
 contains
 
-  ! The plain interface: input, its size in bytes, and the output; it returns the number of bytes written.
+  ! The plain interface: a function gets the input, the input's size in bytes, and the output; it returns the number of
+  ! bytes written.
   function total(in, size, out) bind(C) result(written)
     integer(c_int32_t), value :: size
     real(c_double), intent(in) :: in(size / 8)
@@ -19,8 +20,8 @@ contains
     written = 8
   end function
 
-  ! The context interface: 64-bit sizes, the room for the output, errors, and a context. Computes the time of a full
-  ! swing of a pendulum that is let go at this angle, in units of sqrt(length / gravity).
+  ! The context interface: 64-bit sizes, the capacity of the output, errors, and a context. Computes the time of a full
+  ! swing of a pendulum that starts at rest at the angle `in`, in units of sqrt(length / gravity).
   function period(context, in, size, out, capacity, produced) bind(C) result(code)
     type(hotlease_context), intent(in) :: context
     integer(c_int64_t), value :: size, capacity
@@ -47,7 +48,7 @@ contains
         return
       end if
     end do
-    out = 4 * (time - step * angle / (angle - before)) ! 0 was passed during the last step
+    out = 4 * (time - step * angle / (angle - before)) ! the angle became 0 during the last step
     produced = 8
     code = 0
   end function

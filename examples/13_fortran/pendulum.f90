@@ -1,4 +1,4 @@
-! Leases one slot of a worker, calls one function on it, and maps another over 179 angles.
+! Leases one slot of a worker, calls a function on it, and maps another function over 179 angles.
 !
 ! Run it where it was built, or name the function library: pendulum path/to/libpendulum_functions.so
 program pendulum
@@ -16,7 +16,7 @@ program pendulum
   character(1000) :: library = "libpendulum_functions.so"
   if (command_argument_count() > 0) call get_command_argument(1, library)
 
-  ! Without `error`, what fails prints why and stops the program.
+  ! Without `error`, a procedure that fails prints the reason and stops the program.
   call code%open(library)
   call invoker%lease(code, hotlease_options(slots=1))
   call total%find(invoker, "total")
@@ -31,7 +31,7 @@ program pendulum
     print "(a, i3, a, f8.5, a)", "a swing of ", degrees, " degrees takes ", times(degrees) / (2 * pi), " of a small one"
   end do
 
-  ! With it, the program goes on. What is sent here are two numbers, and the function takes one.
+  ! With `error`, the program continues. This call fails, because it sends two numbers and the function takes one.
   call period%invoke(angles(:2), sum, error=error)
   if (error%status == HOTLEASE_FUNCTION_FAILED) print "(a, i0, 2a)", "error ", error%code, ": ", error%message
 

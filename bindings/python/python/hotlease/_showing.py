@@ -24,7 +24,7 @@ class Line(NamedTuple):
     function: str
     """Name of the function."""
     worker: int
-    """Number of the worker that ran it, among those of its executor, from 0 on."""
+    """Number of the worker that ran the task. Each executor counts its workers from 0."""
     stream: str
     """``"stdout"`` or ``"stderr"``."""
     text: str

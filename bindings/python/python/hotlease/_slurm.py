@@ -28,14 +28,14 @@ class Job(NamedTuple):
     """A job of a cluster."""
 
     number: str
-    """Its number, or its name while it has none."""
+    """Number of the job, or its name while it has no number."""
     state: str
-    """``submitting``, ``pending``, ``held``, ``running``; ended: ``completed``, ``out-of-time`` (its walltime was over),
+    """``submitting``, ``pending``, ``held``, ``running``; ended: ``completed``, ``out-of-time`` (it reached its walltime),
     ``preempted``, ``cancelled``, ``failed``, ``lost`` (no longer listed)."""
     reason: str
-    """Slurm's reason for that; may be empty."""
+    """Slurm's reason for the state; may be empty."""
     nodes: int
-    """Its nodes."""
+    """Number of its nodes."""
     submitted: float
     """Time of its submission, seconds since 1970."""
     started: Optional[float]

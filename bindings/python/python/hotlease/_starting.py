@@ -13,13 +13,13 @@ class ColdStart(NamedTuple):
     """
 
     grant: Optional[float]
-    """Asking the agent, and giving its workers to the lease."""
+    """Request to the agent, and assignment of its workers to the lease."""
     image: Optional[float]
     """Fetching and mounting the environment's image."""
     sandbox: Optional[float]
     """Making the sandbox, or taking one that was prepared, and starting the interpreter in it."""
     boot: Optional[float]
-    """Booting a kernel of its own."""
+    """Booting the kernel of the worker's virtual machine."""
     interpreter: Optional[float]
     """The interpreter's own start."""
     imports: Optional[float]
@@ -27,10 +27,10 @@ class ColdStart(NamedTuple):
     connect: Optional[float]
     """Until this program had a channel to each worker."""
     total: Optional[float]
-    """From asking for the lease until the first task could be sent: more than the sum, as there are ways between the steps."""
+    """From the request for the lease until the first task could be sent: more than the sum, because of messages between the steps."""
     warm: int
-    """Workers that had waited for the lease."""
+    """Number of workers that had been started ahead of the lease."""
     cold: int
-    """Workers that had to be started."""
+    """Number of workers that had to be started."""
     why: str
-    """Why workers had to be started, and whether some were forked from a zygote; empty if all had waited and none was forked."""
+    """Why workers had to be started, and whether some were forked from a zygote. Empty if neither was the case."""

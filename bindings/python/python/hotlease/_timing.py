@@ -21,22 +21,22 @@ class Timing(NamedTuple):
     submitted: float
     """When `submit` was called, on the clock of `time.monotonic`."""
     submitting: Optional[float]
-    """Until it was in the executor's hands: arguments were pickled, and room was waited for (``max_pending``)."""
+    """From there until the executor had accepted the task: pickling arguments, and waiting for room (``max_pending``)."""
     waiting: Optional[float]
-    """Until the results that it needs were there."""
+    """From there until the results that the task needs were available."""
     queued: Optional[float]
-    """Until it was sent to a worker."""
+    """From there until the task was sent to a worker."""
     travelling: Optional[float]
-    """From there until its result was seen here, without `running`: the way there and back, its turn behind others that were
-    sent to the same worker, and pickling there."""
+    """From there until the program saw the result, without `running`: the way to the worker and back, waiting behind other
+    tasks that were sent to the same worker, and pickling in the worker."""
     running: Optional[float]
-    """In the function, as the worker measured it (exact to a ten-millionth of it; after an exception, to a 500,000th)."""
+    """Time in the function, as the worker measured it (exact to a ten-millionth; after an exception, to a 500,000th)."""
     reading: Optional[float]
-    """Making objects of the result, when a caller asked for it first."""
+    """Making objects of the result, when a caller first asked for it."""
     worker: Optional[int]
-    """Which of the executor's workers had it: 0, 1, ..."""
+    """Number of the executor's worker that ran the task: 0, 1, ..."""
     runs: int
-    """How often it was sent to run; once if it was taken back for an idle worker before it ran."""
+    """How often the task was sent to run. A task that was taken back for an idle worker before it ran counts once."""
     ending: str
     """``pending``, ``returned``, ``raised``, ``failed`` (without an answer of its own) or ``cancelled``."""
 

@@ -56,7 +56,7 @@ class InPlaceType:
 
 
 IN_PLACE = InPlaceType()
-"""Given instead of a buffer: what this rank gives is where the result will be."""
+"""Given instead of a buffer: this rank's data is in the buffer that gets the result."""
 
 
 class BottomType:
@@ -72,7 +72,7 @@ class BottomType:
 
 
 BOTTOM = BottomType()
-"""The beginning of all addresses. No call takes it for a buffer: offsets of a datatype are relative to a buffer."""
+"""Address 0. No call accepts it as a buffer, because offsets of a datatype are relative to a buffer."""
 
 DATATYPE_NULL = Datatype("MPI_DATATYPE_NULL", "V")
 
@@ -135,7 +135,7 @@ _typedict = {
     "f": FLOAT, "d": DOUBLE, "g": LONG_DOUBLE,
     "F": C_FLOAT_COMPLEX, "D": C_DOUBLE_COMPLEX, "G": C_LONG_DOUBLE_COMPLEX, "S": CHAR, "c": CHAR,
 }  # fmt: skip
-"""Datatypes by the characters that numpy has for them (``array.dtype.char``)."""
+"""Datatypes by numpy's characters (``array.dtype.char``)."""
 
 
 def _greater(x: Any, y: Any) -> Any:
