@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from concurrent.futures import Future
 
 import pytest
@@ -92,7 +93,20 @@ def test_a_provider_and_a_manager_are_refused_together():
         hotlease.parsl.HotleaseExecutor(provider=LocalProvider(), manager="https://127.0.0.1:1")
 
 
-def test_a_task_that_meets_the_end_of_its_block_waits_for_the_next(tmp_path, monkeypatch):
+class Left:
+    """An executor without workers."""
+
+    def _pending(self):
+        return 0
+
+    def shutdown(self, wait):
+        pass
+
+
+@pytest.fixture
+def without_manager(tmp_path, monkeypatch):
+    """Makes `Blocks` start no manager."""
+
     class Manager:
         folder, program, authority, client, address = tmp_path, "hotlease", "ca", "client", "https://127.0.0.1:1"
 
@@ -102,14 +116,10 @@ def test_a_task_that_meets_the_end_of_its_block_waits_for_the_next(tmp_path, mon
         def close(self):
             pass
 
-    class Left:
-        def _pending(self):
-            return 0
-
-        def shutdown(self, wait):
-            pass
-
     monkeypatch.setattr(hotlease.parsl.blocks, "OwnManager", Manager)
+
+
+def test_a_task_that_meets_the_end_of_its_block_waits_for_the_next(without_manager):
     blocks = hotlease.parsl.blocks.Blocks(lambda *_: Left(), pytest.fail, 1, 0, None)
     sent_to = []
 
@@ -126,6 +136,26 @@ def test_a_task_that_meets_the_end_of_its_block_waits_for_the_next(tmp_path, mon
     blocks.send(task, submit)
     assert task.result(_LIMIT) == "sent again" and sent_to[0] is not sent_to[1]
     blocks.close(wait=True)
+
+
+def test_the_end_cancels_tasks_without_a_block_and_no_others(without_manager, eventually):
+    blocks = hotlease.parsl.blocks.Blocks(lambda *_: Left(), pytest.fail, 1, 0, None)
+    running, sent, waiting = Future(), Future(), Future()
+    blocks.send(running, lambda _executor: sent)
+    eventually(lambda: blocks.executor is not None, "a block has started", _LIMIT)
+
+    def end():
+        blocks.send(waiting, pytest.fail)
+        closing.start()
+        eventually(blocks._closing.is_set, "the end begins", _LIMIT)
+        return []
+
+    closing = threading.Thread(target=blocks.close, args=[False])
+    blocks.end(end)
+    closing.join(_LIMIT)
+    assert waiting.cancelled() and not running.done()
+    sent.set_result("ended")
+    assert running.result(_LIMIT) == "ended"
 
 
 def test_blocks_of_slurm_run_apps(loaded, tmp_path_factory, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 from hotlease._executor import Executor
@@ -40,8 +39,3 @@ def _begin_anew() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew)
-
-
-def is_worker() -> bool:
-    """Whether this process is a worker. Tasks that a worker submits would wait for the worker's own slot."""
-    return "hotlease._slot" in sys.modules

@@ -70,7 +70,8 @@ def opened(
     path, identity, mode, offset, size = whole
     advice = "pass a copy instead (numpy.array(...)), or grant the worker the folder"
     try:
-        if _identity(path)[0] != identity[0] or _identity(path)[1] < offset + size:
+        found, length = _identity(path)
+        if found != identity[0] or length < offset + size:
             raise FileNotFoundError(f"the argument is an array in the file {path}, but the worker finds another file at that path: {advice}")
         mapped: Any = numpy.memmap(path, dtype="u1", mode=mode, offset=offset, shape=(size,))  # type: ignore[call-overload,unused-ignore]
     except OSError as error:

@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
-from hotlease import _kept
+from hotlease import _kept, _known
 from hotlease._executor import Executor
 from hotlease._outcomes import exception_of
 from hotlease._preparing import preparation
@@ -82,7 +82,7 @@ def get(
     if optimize_graph:
         # Keys are not renamed: an alias would be an additional task.
         graph, dependencies = fuse(graph, keys, dependencies, rename_keys=False)  # type: ignore[no-untyped-call,unused-ignore]
-    if _kept.is_worker():
+    if _known.is_worker():
         # A worker that waited for tasks would occupy the slot that they need.
         return get_sync(graph, keys, **of_dask)  # type: ignore[no-untyped-call,unused-ignore]
     pool = pool or dask.config.get("pool", None)

@@ -17,7 +17,7 @@ from concurrent.futures import BrokenExecutor, Future
 from queue import SimpleQueue
 from typing import Any, Optional
 
-from hotlease import _kept
+from hotlease import _kept, _known
 from hotlease._executor import Executor
 from hotlease._outcomes import call_back
 from hotlease._preparing import preparation
@@ -90,7 +90,7 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         # A worker that waited for tasks would occupy the slot that they need.
-        if n_jobs is None or _kept.is_worker():
+        if n_jobs is None or _known.is_worker():
             return 1
         return n_jobs if n_jobs > 0 else max(self._executor()._slots() + 1 + n_jobs, 1)
 

@@ -71,8 +71,8 @@ class Blocks:
         self._executor: Optional[Executor] = None
         # Executors that are shut down, but still have tasks.
         self._former: list[Executor] = []
-        # Tasks that were submitted while there was no executor: each function sends one task.
-        self._unsent: list[Callable[[Executor], None]] = []
+        # Tasks that were submitted while there was no executor, each with the function that sends it.
+        self._unsent: list[tuple[Future[Any], Callable[[Executor], None]]] = []
         self._opening: Optional[threading.Thread] = None
         self._closing, self._may_open = threading.Event(), threading.Event()
         self._may_open.set()
@@ -99,7 +99,7 @@ class Blocks:
                 # The executor has lost its workers for good, or its blocks are being ended: the next executor, with workers of
                 # later blocks, runs the task.
                 if isinstance(error, BrokenExecutor) or self._executor is not executor:
-                    self._again(executor, sending)
+                    self._again(executor, task, sending)
                 else:
                     _settle(task, lambda: task.set_exception(error))
             else:
@@ -108,16 +108,16 @@ class Blocks:
         with self._lock:
             executor = self._executor
             if executor is None:
-                self._unsent.append(sending)
+                self._unsent.append((task, sending))
                 self._open()
         if executor is not None:
             sending(executor)
 
-    def _again(self, broken: Executor, sending: Callable[[Executor], None]) -> None:
+    def _again(self, broken: Executor, task: Future[Any], sending: Callable[[Executor], None]) -> None:
         with self._lock:
             if self._executor is broken:
                 self._leave()
-            self._unsent.append(sending)
+            self._unsent.append((task, sending))
             self._open()
 
     def _leave(self) -> None:
@@ -149,6 +149,8 @@ class Blocks:
     def _keep_opening(self) -> None:
         while not self._closing.is_set():
             self._may_open.wait()
+            if self._closing.is_set():
+                return
             try:
                 made = self._make(self._manager.address, str(self._manager.client), _ATTEMPT_S)
             except Refused as refused:
@@ -161,17 +163,21 @@ class Blocks:
             with self._lock:
                 unsent, self._unsent = self._unsent, []
                 self._executor, self._opening = made, None
-            for sending in unsent:
+            for _task, sending in unsent:
                 sending(made)
             return
 
     def close(self, wait: bool) -> None:
-        """Releases the workers when all tasks have ended, and ends the manager."""
+        """Cancels the tasks that no block has got, releases the workers when the others have ended, and ends the manager."""
         self._closing.set()
         with self._lock:
             opening = self._opening
         if opening is not None and opening is not threading.current_thread():
             opening.join()
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+        for task, _sending in unsent:
+            task.cancel()
         if self._executor is not None:
             self._executor.shutdown(wait=wait)
         self._manager.close()

@@ -244,7 +244,7 @@ class HotleaseExecutor(BlockProviderExecutor):
         return True
 
     def shutdown(self, block: bool = True) -> None:
-        """Releases the workers when all tasks have ended.
+        """Releases the workers when all tasks have ended. Tasks for which no block has started are cancelled.
 
         Parameters
         ----------
@@ -254,9 +254,6 @@ class HotleaseExecutor(BlockProviderExecutor):
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.close(block)
-            # Cancels the tasks for which no block has started.
-            for task in list(self.tasks.values()):
-                task.cancel()
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=block)
