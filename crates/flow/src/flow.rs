@@ -42,7 +42,8 @@ pub struct Flow<P, R, E> {
     sequence: u64,
     pending: u32,
     running: u32,
-    /// Largest number of inputs of any refused submission that waits for room.
+    /// Largest number of inputs of the submissions that were refused for lack of room since room was last reported;
+    /// `None`: no submission was refused.
     starved: Option<u32>,
     /// Tasks that may not be needed any more; they are checked before a step ends.
     loose: Vec<u32>,

@@ -14,8 +14,8 @@ struct Entry {
 /// Queue of ready tasks.
 ///
 /// Most tasks become ready in the order in which they were submitted, and with the same priority. These tasks are in a
-/// queue, whose two ends are compact in memory. All other tasks are in a heap. The next task is the greater of the two
-/// fronts.
+/// queue, which needs fewer cache lines for a task than a heap. All other tasks are in a heap. The next task is the
+/// greater of the first tasks of both.
 ///
 /// The entry of a cancelled task stays until it is popped, or until half of all entries are stale and all stale entries
 /// are removed together. So the caller must check that a popped entry is still valid.

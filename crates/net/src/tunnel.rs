@@ -9,10 +9,10 @@
 //!
 //! Client, agent and worker speak their usual protocols over local sockets. A relay at each end turns messages into
 //! frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library are sent, and become sealed memory
-//! again at the other end. A worker's connection socket stays on the agent's host under a ticket. The client's relay
-//! fetches it with a second TLS connection. So each worker has a connection of its own on both hosts, which closes when
-//! the worker ends. Rings and buffers are shared memory and cannot be sent: the relay refuses requests for them in the
-//! worker's place.
+//! again at the other end. A worker's connection socket stays on the agent's host, where a ticket names it. The
+//! client's relay shows the ticket on a second TLS connection, and the agent's relay joins this connection to the
+//! socket. So each worker has a connection of its own on both hosts, which closes when the worker ends. Rings and
+//! buffers are shared memory and cannot be sent: the relay refuses requests for them in the worker's place.
 //!
 //! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each
 //! other notice it by silence: both sides send something four times within the silence limit, which the client

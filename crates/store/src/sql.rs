@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: usize = 256;
 /// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
-/// Limit of changes under way whose callers do not wait (methods whose names end in `_later`). Below this limit, the
-/// next call of such a method does not block, if at most this number of threads wait for changes of their own.
+/// Limit of changes under way whose callers do not wait (methods whose names end in `_later`). A call of such a method
+/// does not block if fewer of these changes are under way, and if at most `LATER_MAX` threads wait for other changes.
 pub const LATER_MAX: usize = 512;
 
 /// Value that a statement binds.

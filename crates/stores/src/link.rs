@@ -26,7 +26,7 @@ struct StoreLink {
     me: Rank,
     shared: Arc<Shared>,
     driver: Arc<Driver>,
-    /// Whether a thread is about to sleep. While the thread sleeps it drives the runtime, so it need not drive before.
+    /// Whether a thread is about to sleep. Its sleep drives the runtime, so the link does not drive it before.
     is_dozing: bool,
     courier: Option<JoinHandle<()>>,
     sent: VecDeque<Key>,
@@ -203,8 +203,8 @@ impl Link for StoreLink {
                 CourierEvent::Object { get, head, first } => sink.object(get, head, first),
                 CourierEvent::RestRead { get, is_written } => sink.rest_read(get, is_written),
                 CourierEvent::Frame { from, frame } => {
-                    // The result is ignored: a word has no body, so no memory for it is needed, and a word that is not
-                    // allowed does not end the link.
+                    // The result is ignored: the frame has no body, so no memory for it is needed, and a frame that is
+                    // not allowed does not end the link.
                     let _ = sink.frame(from, frame);
                 }
                 CourierEvent::Left { from, parting } => sink.member_finished(from, parting),

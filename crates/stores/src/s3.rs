@@ -1,10 +1,10 @@
-//! S3, and services with its protocol: an object is one object of S3, up to 8 MiB in one piece. S3 has no blocking
-//! read, so an awaited object is asked for repeatedly.
+//! S3, and services with its protocol: a message of up to 8 MiB is one object, a longer message is several. S3 has no
+//! blocking read, so an awaited object is asked for repeatedly.
 //!
 //! Amazon charges for: each message is a write and at least one read; each request for an object that does not exist
 //! yet is a read; removing is free. The boards cost a write of the own board and a read of each other board, eight
-//! times in a failure bound: at 2 s and 8 members 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11
-//! cents for each member; a bound of 30 s costs a fifteenth of this.
+//! times in a failure bound. A write costs 5 millionths of a dollar, a read 0.4. With a bound of 2 s and 8 members,
+//! each member pays 14,400 x (5 + 7 x 0.4) millionths, or 11 cents, an hour; a bound of 30 s costs a fifteenth of this.
 
 use crate::backoff::Backoff;
 use crate::link;

@@ -193,8 +193,8 @@ impl<C: Core> Slot<C> {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // Sends wake-ups that are due: after the check for the next request, because the cache miss of that check
-            // overlaps the reply's way to the client; and before the next function, because the function may take long.
+            // Sends wake-ups that are due, before the next function, which may take long. The check for the next
+            // request comes first: while its cache line is fetched, the last reply is on its way to the client.
             self.settle(self.last);
             self.settle(position);
             if let Some(request) = request {
@@ -397,10 +397,10 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // Mail is read before every look-up, and not only after a failed look-up. The message with a region or function
-        // is put before the client may name that region or function. But the table may still contain an earlier
-        // registration of the region, whose key is no longer valid. And the context may still contain the slot's
-        // previous gang: no request names its gang, so no look-up would fail.
+        // Mail is read before every look-up. To read it only after a failed look-up would not be enough, although the
+        // message with a region or function is put into the mailbox before the client may name them: the slot's table
+        // of regions may still contain an earlier registration, whose key is no longer valid; and the context may still
+        // contain the slot's previous gang, for which no look-up would fail, because no request names its gang.
         if self.mailbox.has_mail() {
             self.read_mail();
         }

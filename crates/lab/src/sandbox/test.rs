@@ -20,16 +20,19 @@ use std::sync::Arc;
 /// Try to escape from a sandbox, in every known way
 ///
 /// Starts each attempt of the escape corpus in a sandbox of this kind, next to a neighbour with secrets, and prints
-/// what stopped it. Looks outside for effects: in the neighbour, in this process, which stands for the agent, and
-/// in what is left behind. A successful attempt does no damage. Floods have small limits, and the neighbour's pace
-/// during each flood is printed; with `--pace` they are repeated, and must not slow the neighbour down by more.
+/// what stopped it. Looks outside for effects: in the neighbour, in this process, which stands for the agent, and in
+/// what is left behind. A successful attempt does no damage. Some attempts are floods, which try to use up a
+/// resource, up to a small limit; the neighbour's pace during each flood is printed. With `--pace`, floods are
+/// repeated.
 ///
 /// Exits with 1 if an attempt got out or could not be made, or if a flood slowed the neighbour down by more than
-/// `--pace`. With `--json`, prints an object for each attempt: attempt, what, threat, verdict (contained, escaped,
+/// `--pace`.
+///
+/// With `--json`, prints an object for each attempt: attempt, what, threat, verdict (contained, escaped,
 /// untried, failed), how, outside (what can escape without a sandbox: any process, no process, or one with this
 /// capability), needs, neighbour (during a flood, else null: rounds, count, p50_ns, p99_ns, alone_p99_ns,
-/// times_p99); then one with kind, network, lacking (limits that this node cannot enforce), totals, the neighbour's pace
-/// alone, pace, and slowing (floods above that pace).
+/// times_p99). The last object has kind, network, lacking (limits that this node cannot enforce), totals, the
+/// neighbour's pace without attempts, pace (the limit), and slowing (floods above the limit).
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
     /// Kind of sandbox: process, namespace, container or microvm

@@ -54,8 +54,8 @@ impl Host {
         Ok(copy_of_tree(&found)?)
     }
 
-    /// Copies the tree of a directory that a lease has declared, and restricts it. `by_root`: the sandbox's user, if it
-    /// has a user of its own.
+    /// Copies the tree of a directory that a lease has declared, and restricts it. `by_root`: user and group of the
+    /// sandbox, if root's nursery makes it, which gives each sandbox a user of its own.
     pub fn declared(&self, declared: &DeclaredDirectory, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
         let base = declared.base(&self.0)?;
         let Some(user) = by_root else {

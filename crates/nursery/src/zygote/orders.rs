@@ -34,7 +34,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Takes the socket from its fixed descriptor, where the program's own code would find it.
+    /// Moves the socket away from its fixed descriptor, so that the program's own code does not find it there.
     ///
     /// # Errors
     /// This process was not started as a zygote.
@@ -52,9 +52,10 @@ impl Orders {
         Ok(Self { socket, filter })
     }
 
-    /// Waits for an order and carries it out. In each worker, returns true once the worker is requested: then it has
-    /// its own standard input and output, and no open descriptor of the zygote's orders. In the zygote, returns false
-    /// once no process can send orders any more. `also`: descriptors that workers must not have.
+    /// Waits for an order and carries it out. An order forks a worker, which then waits for a second message
+    /// ([`ForkRequest::Go`]). In each worker, returns true after this message: the worker has its own standard input
+    /// and output, and no open descriptor of the zygote's orders. In the zygote, returns false once no process can send
+    /// orders any more. `also`: descriptors that workers must not have.
     ///
     /// # Errors
     /// The system cannot fork any more. The zygote is unchanged.
@@ -168,7 +169,7 @@ impl Orders {
         }
         told(0, 0);
         drop(report);
-        // The worker is not needed any more, and about to be killed.
+        // Without this message, the worker is not needed any more and is about to be killed.
         let Ok(Some((ForkRequest::Go, streams))) = fds.pop().map_or(Ok(None), |go| receive(&go)) else {
             leave(0)
         };

@@ -42,7 +42,8 @@ pub enum SlotMessage {
 }
 
 impl SlotMessage {
-    /// Whether this message cancels the whole earlier, unread message. If it cancels a part, only removes this part.
+    /// Returns whether this message cancels the whole earlier, unread message. If the message cancels a part of the
+    /// earlier one, removes this part from it and returns `false`.
     fn cancels(&self, earlier: &mut SlotMessage) -> bool {
         match (self, earlier) {
             (
