@@ -109,7 +109,7 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
             system.heal();
             let healed = Instant::now();
             if whose == Part::Manager && how == Strike::IoError {
-                // Only a look at the disk tells what it holds: a new manager takes one.
+                // Only reading the disk shows what it contains; a new manager reads it when it starts.
                 scene.parts.kill(Part::Manager);
                 scene.parts.spawn(Part::Manager, None);
                 scene.parts.until_serving(LIMIT);

@@ -44,7 +44,7 @@ fn snapshot() -> Snapshot {
     let mut parts = Parts::start();
     let tally = Tally::new();
     let mut truth = Bill::new();
-    // These leases end between two heartbeats if all goes well; usage that a heartbeat acknowledged anyway is as true.
+    // These leases mostly end between two heartbeats; usage that a heartbeat did acknowledge is equally correct.
     for round in 0..8 {
         let invoker = parts.invoker().expect("a lease");
         let function = invoker.function("tally").expect("it is there").idempotent(false);

@@ -92,7 +92,7 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
         rounds += 1;
     }
     let operations = system.operations();
-    // If there were not that many operations, this moment is as good as another.
+    // If there were fewer operations, the manager is killed now.
     parts.kill(Part::Manager);
     let died = Instant::now();
     system.heal();
@@ -339,7 +339,8 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                         (start.elapsed(), taken.map(drop).map_err(|error| error.to_string()))
                     });
                     std::thread::sleep(Duration::from_micros(random.random_range(0..6_000)));
-                    // Taking a lease uses the pool's worker and starts another one in its place: either may be killed.
+                    // Taking a lease uses the pool's worker, and another worker is started for the pool: either may be
+                    // killed.
                     let held = workers_of(&scene.parts, &scene.caller().invoker().lease().to_string());
                     let killed: Vec<Process> = agent
                         .descendants()

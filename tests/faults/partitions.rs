@@ -1,4 +1,4 @@
-//! Partitions between hosts: full ones, of one direction, of one pair of hosts, and ones that come and go.
+//! Partitions between hosts: of all packets, of one direction, of one pair of hosts, and repeated short partitions.
 
 use hotlease_lease::ledger::covers;
 use hotlease_tests::faults::caller::{Client, Steady};

@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// Checks what the client of a call was told whose node was taken.
+/// Checks the error that the client of a call gets after the call's node was taken.
 fn is_told_rightly(tally: &Tally, outcome: &Outcome, number: u64) {
     let (words, ran) = outcome.failed.clone().expect("it never returns");
     let given_back = words.contains("given back") || words.contains("stopping");

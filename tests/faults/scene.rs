@@ -30,7 +30,7 @@ impl Scene {
         Self::with(Parts::start(), &how)
     }
 
-    /// A scene whose client calls as `how` says.
+    /// Makes a scene whose client calls in the way that `how` describes.
     pub fn with(parts: Parts, how: &Steady) -> Self {
         let tally = Arc::new(Tally::new());
         let caller = Caller::start(parts.invoker().expect("a lease"), &tally, how);
@@ -75,7 +75,8 @@ impl Scene {
         (bill, self.parts)
     }
 
-    /// Ends where the ledger may lack up to `most` of the time, and must never have more; returns the bill.
+    /// Ends as [`Scene::end`], but the ledger may lack up to `most` of the time; it must never have more. Returns the
+    /// bill.
     pub fn end_with_time_lost(mut self, most: Duration) -> Bill {
         let (_, invoker) = self.caller.take().expect("it calls").finish();
         let lease = invoker.lease().to_string();

@@ -22,7 +22,7 @@ const TTL: Duration = Duration::from_secs(2);
 const SUSPECTED: Duration = Duration::from_millis(1500);
 /// Time beyond its time to live after which a silent lease is given up.
 const FENCED: Duration = Duration::from_secs(1);
-/// Time within which calls go on after the process does.
+/// Time within which calls go on after the process was continued.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Delay that a busy machine adds.
 const GRACE: Duration = Duration::from_millis(500);
@@ -126,7 +126,7 @@ fn worker_stops(scene: &Scene, stop: Duration, row: &mut Row) {
     );
 }
 
-/// Time beyond its deadline within which a call is told that the deadline has passed.
+/// Time after a call's deadline within which its client is told that the deadline has passed.
 const BEYOND: Duration = Duration::from_millis(400);
 /// Time that each call has.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -104,7 +104,7 @@ struct CallRecord {
 }
 
 impl CallRecord {
-    /// Compares it with its marks.
+    /// Compares the call's outcome with the marks that its runs have left.
     fn check(&self, tally: &Tally) {
         if !self.may_repeat {
             return check(tally, &self.outcome);
@@ -129,7 +129,7 @@ struct Account {
     not_leased: Vec<(Instant, String)>,
     /// Calls that leave no mark.
     unmarked: u64,
-    /// States that were there again, and that were lost.
+    /// Numbers of states that were restored, and that were lost.
     states: (u64, u64),
 }
 
@@ -223,10 +223,10 @@ fn sleep(crowd: &Crowd, random: &mut StdRng, account: &mut Account) {
     account.give_back(invoker);
 }
 
-/// Leases with a state: each finds what one before it has put, or nothing.
+/// Leases with a state: each finds the state of an earlier lease, or none.
 fn keep_state(crowd: &Crowd, random: &mut StdRng, account: &mut Account) {
     let mut put = 0_u64;
-    // The state of the last lease, if that ended well.
+    // The state of the last lease, if this lease ended well.
     let mut is_sure = false;
     while !crowd.is_over() {
         crowd.reach(Moment::Restoring);
@@ -461,7 +461,7 @@ fn every_call_that_a_batch_job_interrupts_is_told_or_moves_and_is_billed() {
             let mut random = random(seed, run);
             let short = Duration::from_micros(100);
             thread::sleep(mostly_short(&mut random, short, Duration::from_millis(300)));
-            // Near one of the moments, which may also come soon after.
+            // The job arrives near one of the moments; the moment may also come soon after it.
             let moment = MOMENTS[run as usize % MOMENTS.len()];
             let before = crowd.times_reached(moment);
             let begun = Instant::now();

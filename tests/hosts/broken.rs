@@ -46,7 +46,7 @@ impl Leased {
         self.session.worker(0).expect("a connection")
     }
 
-    /// Checks that a new channel works after any client lied or broke off.
+    /// Checks that a new channel works after a client lied or broke off.
     fn still_serves(&mut self) {
         let (connection, epoch) = self.connect();
         let link = RawLink::make(&connection, &self.provider);
@@ -255,8 +255,8 @@ fn thousand_clients_that_break_off_in_every_state_leave_nothing_on_either_side()
             before >> 10
         );
         // The provider `net` of libfabric 1.17 leaks 0.7 KB with every connection that it accepts (in the worker), and
-        // as much with every endpoint, which also fragments 17 KB of the heap: there is one for each of the client's
-        // ports here.
+        // as much with every endpoint, which also fragments 17 KB of the heap. Here each of the client's ports has an
+        // endpoint.
         let allowed = if name == "client" { 24 << 10 } else { 4 << 10 };
         assert!(grown < allowed, "the {name} has {grown} KiB more");
     }

@@ -77,7 +77,7 @@ struct Credentials {
 }
 
 impl Credentials {
-    /// All on this machine.
+    /// Starts manager, agent and client on this machine.
     fn new(of_manager: &[&str], of_agent: &[&str]) -> Self {
         Self::on(None, of_manager, of_agent)
     }
@@ -197,7 +197,7 @@ impl Credentials {
             .map_err(hotlease_net::grpc::refusal)
     }
 
-    /// A session over TLS of a client that has nothing but this token.
+    /// A session over TLS of a client whose only credential is this token.
     fn session(&self, grant: &Grant, token: &[u8]) -> Result<RawSession, NetError> {
         let proof = Proof::Credential(Credential::KeyFile("not needed".into()), self.trust());
         let endpoint = grant.endpoint.parse()?;

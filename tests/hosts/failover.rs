@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// "Restarted and serving in 5 s", of which 2 s are silence before another manager may act.
+/// The promise is "restarted and serving in 5 s"; this includes 2 s of silence before another manager may act.
 const SERVING_WITHIN: Duration = Duration::from_secs(5);
 const MANAGERS: [&str; 2] = ["m", "n"];
 

@@ -126,7 +126,7 @@ fn death_of_either_end_during_a_transfer_is_noticed_in_time_and_frees_everything
                 assert!(took < TOLD, "{provider} {direction}: told after {took:?}: {line}");
                 says(&line, &["signal 9"]);
             }
-            // The caller goes on with another worker; then that one dies.
+            // The caller goes on with another worker; then this worker dies, too.
             sender.limit(None);
             caller.until("called");
             sender.limit(Some(160));

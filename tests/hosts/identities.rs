@@ -41,7 +41,7 @@ fn says(text: &str, words: &[&str]) {
 fn certificate_of_another_authority_is_refused() {
     let scene = Scene::new();
     let foreign = Authority::new();
-    // The client does not trust the manager's authority, so that is said first.
+    // The client does not trust the manager's authority, so the client's own error comes first.
     says(
         &refused(&scene, &foreign.client("alice")),
         &["manager", "another site's authority"],

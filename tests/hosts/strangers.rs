@@ -266,7 +266,8 @@ fn spoilt_connections_end_and_harm_no_other_client() {
             let (client, manager, agent) = through(&scene, Mischief::None);
             agent.set(mischief);
             let outcome = whole_session(&client, &agent);
-            // What ended before the mischief is fine; what the mischief met has failed, with a text.
+            // Steps that ended before the interference succeeded; a step that the interference hit has failed, with a
+            // text.
             if let Err(error) = &outcome {
                 assert!(!error.is_empty());
             }
@@ -291,7 +292,7 @@ fn spoilt_connections_end_and_harm_no_other_client() {
 fn lease_over_a_silent_network_ends_on_both_sides() {
     let scene = Scene::new();
     let (client, _manager, agent) = through(&scene, Mischief::None);
-    // The beginning passes, then nothing does, and neither side closes anything.
+    // The first bytes pass, then no bytes pass, and neither side closes the connection.
     agent.set(Mischief::Swallow(8000));
     // Long enough to attach within it.
     let ttl = Duration::from_secs(3);

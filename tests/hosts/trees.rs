@@ -1,4 +1,4 @@
-//! Many agents need the same new environment at the same moment: it goes down a tree.
+//! Many agents need the same new environment at the same moment: they pass it on along a tree.
 
 use crate::environments::{Site, naming};
 use hotlease_net::{CertificateRole, grpc};
@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Largest number of agents that read from one agent: the manager keeps to it.
+/// Largest number of agents that read from one agent, as the manager limits it.
 const FAN_OUT: usize = 2;
 const BYTES: usize = 8 << 20;
 /// Rate in megabits a second: a copy takes two thirds of a second, however fast the processors are.
@@ -102,13 +102,13 @@ impl Forest {
         lines.next()?[field].as_str().map(str::to_owned)
     }
 
-    /// Host of the agent that this one reads an environment from, or has read it from.
+    /// Host of the agent from which this agent reads, or has read, an environment.
     fn above(&self, name: &str, hash: &str) -> Option<&str> {
         let id = self.told(name, "reading it from another agent", hash, "agent")?;
         Some(&self.ids[&id])
     }
 
-    /// Number of agents that this one has begun to read an environment from.
+    /// Number of agents from which this agent has begun to read an environment.
     fn readings(&self, name: &str, hash: &str) -> usize {
         let log = self.agents[name].log();
         let lines = log

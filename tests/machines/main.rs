@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Limit for a step that may include a boot.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// The right to run machines; none where they cannot be made, after printing why.
+/// The right to run machines. Prints the reason and returns `None` if machines cannot be made.
 struct Machines {
     arguments: Vec<String>,
     _turn: MutexGuard<'static, ()>,

@@ -44,7 +44,7 @@ impl Folders {
             writable,
         };
         Reach {
-            // One of them is seen inside where the machine has a folder of its own.
+            // Inside, one of these folders is shown at a path where the machine has a folder of its own.
             directories: vec![
                 directory("written", "/data", true),
                 directory("read", "/tmp/shown", false),
@@ -277,7 +277,7 @@ fn is_explained(platform: &Platform, invoker: &Invoker) {
     assert_eq!(told[0]["sandbox"], "microvm");
 }
 
-/// Checks that the worker dies as outside of a machine; each call after a death runs in another machine.
+/// Checks that the worker's death is reported as outside of a machine; each call after a death runs in another machine.
 fn dies_as_elsewhere(invoker: &Invoker) {
     let dies = |name: &str| {
         let function = invoker.function(name).expect("it is there");

@@ -128,7 +128,7 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
         return;
     };
     let left = leave(&function, 100);
-    // Not those that wait for a lease: they load the library for fabrics in the meantime.
+    // Workers that wait for a lease do not count: they load the library for fabrics in the meantime.
     let leased = scene.platform.json(&["ps", "--leased"]);
     let pid = leased[0]["pid"].as_i64().expect("a worker");
     let worker = Process::of(pid as i32).expect("it runs");
@@ -181,7 +181,7 @@ fn no_more_than_a_gibibyte_stays_and_the_rest_is_kept_for_the_client() {
     assert_eq!(kinds[10], KEPT, "as without the flag");
 }
 
-/// How a fake maker of a result deviates from an honest one.
+/// Deviation of a fake maker of a result from an honest maker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lie {
     /// No deviation.
@@ -317,7 +317,7 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     let (left, _) = maker(Vec::new(), Lie::Honest);
     let nowhere = LeftResult { bytes: 1 << 20, ..left };
     let mut told = nowhere.encode();
-    // A port that the system never gives out.
+    // A port that the system never assigns by itself.
     told[72..].copy_from_slice(&1_u16.to_le_bytes());
     let reply_to = function.call(&summed(&told)).expect("a reply");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Batch jobs that come at random moments while interpreters import, are forked, wait and compute.
+//! Batch jobs that begin at random moments while interpreters import, are forked, wait and compute.
 
 use crate::requests::*;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Python, RunCertainty};
@@ -62,7 +62,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Observations of a client: calls that were answered, calls that a job has interrupted, and starts that it has.
+/// Observations of a client: calls that were answered, calls that a job has interrupted, and starts that a job has
+/// interrupted.
 #[derive(Debug, Default)]
 struct Account {
     answered: u32,

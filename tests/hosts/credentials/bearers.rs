@@ -63,7 +63,7 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     let brief = Duration::from_millis(300);
     let expired = scene.acquire(&channel, brief).expect("a lease");
     std::thread::sleep(brief * 2);
-    // A busy agent may not have ended the lease yet: its token has expired by itself for as long.
+    // A busy agent may not have ended the lease yet, but the lease's token has expired anyway.
     until_true("it is over", LIMIT, || match scene.refused(&expired, &expired.token) {
         Rejection::LeaseEnded(_) | Rejection::UnknownLease => true,
         refusal => {

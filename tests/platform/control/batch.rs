@@ -1,4 +1,4 @@
-//! Batch jobs that come to a node on which leases run, as `hotlease-node` tells the agent of them.
+//! Batch jobs on a node on which leases run, as `hotlease-node` reports them to the agent.
 
 mod company;
 mod policy;
@@ -37,7 +37,7 @@ impl Node {
         Self::start_with(&[])
     }
 
-    /// With further arguments of the agent.
+    /// Starts a manager, and an agent with further arguments.
     fn start_with(arguments: &[&str]) -> Self {
         Self::start_on(Host::here(), arguments)
     }
@@ -148,7 +148,7 @@ impl Node {
             let socket = Socket::connect(&path).expect("the node socket");
             socket.send(&request, &[]).expect("a request");
             let (answer, _) = socket.receive().expect("an answer").expect("an answer");
-            // The receiver is gone if the test has failed.
+            // The receiver was dropped if the test has failed.
             let _ = answers.send(answer);
         });
         answered
@@ -219,7 +219,7 @@ fn an_agent_that_starts_while_a_job_runs_offers_nothing() {
     assert!(node.lease("behaved").is_err(), "job 5 has the node");
     node.tell("retake", 5);
     node.serves();
-    // The epilog of a job that no agent knows, and one that comes twice.
+    // The epilog of a job that no agent has recorded, and an epilog that arrives twice.
     node.tell("retake", 5);
     node.tell("retake", 6);
     node.serves();
@@ -301,7 +301,7 @@ fn a_job_of_slurm_finds_its_node_free() {
     let Some(slurm) = node.slurm() else {
         return;
     };
-    // The job looks for the workers that ran, as soon as it runs.
+    // As soon as the job runs, it looks for the workers that ran before.
     let seen = node.host.directory().join("seen");
     let line = format!(
         "for pid in {}; do test -e /proc/$pid && echo $pid; done > {}.new; mv {1}.new {1}; sleep 2",

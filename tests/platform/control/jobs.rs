@@ -145,7 +145,7 @@ impl Job {
         names.filter(|name| name.contains(&part)).collect()
     }
 
-    /// Fails if anything is left of the platform.
+    /// Fails if a process or a file of the platform is left.
     fn is_clean(&self, processes: &[Process]) {
         until_true("its processes have ended", LIMIT, || {
             !processes.iter().any(Process::is_alive)
@@ -207,7 +207,7 @@ fn programs_of_a_job_find_its_platform_and_sigterm_leaves_nothing() {
     assert!(first.ended().success(), "{}", first.log());
     assert!(second.ended().success(), "{}", second.log());
     job.is_clean(&processes);
-    // Otherwise it would find a platform that the user of these tests runs.
+    // Otherwise the program would find a platform that the user of these tests runs.
     let outside = job
         .command(&["agents"])
         .env("XDG_RUNTIME_DIR", job.jobs.path())

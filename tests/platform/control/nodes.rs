@@ -223,7 +223,7 @@ fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
     site.manager.take().unwrap().kill();
     site.manager = Some(Daemon::start(&site.host, &["manager"]));
     site.until_state("drained");
-    // The agent's next run does not know the order itself; the manager does.
+    // The agent's next run has no record of the order; the manager has.
     site.agent.take().unwrap().kill();
     site.agent = Some(SeparateManager::agent_of(&site.host));
     site.until_state("drained");
@@ -275,7 +275,7 @@ fn a_rejected_order_leaves_the_one_before_in_force_also_for_a_node_that_was_away
         "the order was never in force: {listed}"
     );
 
-    // Only the node knows that it cannot do this, and it is away.
+    // Only the node's agent can see that it cannot carry out this order, and the node is away.
     drop(site.agent.take());
     site.until_away();
     let (done, text) = order(&site, &["add", &id, "--cores", TOO_MANY]);
@@ -346,7 +346,7 @@ fn an_order_with_a_token_is_carried_out_once_also_if_the_manager_is_restarted() 
         let refused = send("POST", "/resume", bad, "");
         assert_eq!(refused.status, 400, "{bad}: {refused:?}");
     }
-    // A rejected order is none: its token is free.
+    // A rejected order is not recorded: its token can be used again.
     let too_much = format!("{{\"cores\": {TOO_MANY}}}");
     assert_eq!(send("PUT", "/offer", "job-18", &too_much).status, 400);
     assert_eq!(send("PUT", "/offer", "job-18", "{\"cores\": 1}").status, 200);

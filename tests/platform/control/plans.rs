@@ -167,7 +167,7 @@ fn ten_thousand_ranks_are_simulated_where_they_may_be_the_fastest() {
         "1G",
     ]);
     assert_eq!(rows[0]["algorithm"], "bruck", "{rows:?}");
-    // A hundred million messages each; those of one rank alone would take a thousand times as long.
+    // A hundred million messages each; sending the messages of one rank alone would take a thousand times as long.
     assert_eq!(
         rows[0]["not_simulated"],
         serde_json::json!(["ring", "linear"]),

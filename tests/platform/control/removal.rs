@@ -219,7 +219,7 @@ const BUSY: usize = 32;
 const REPEAT: &str = "HOTLEASE_REMOVALS";
 
 /// An agent offers each core once, so a machine with fewer cores runs several nodes here, which are all taken at the
-/// same moment: more work than one node with as many slots has.
+/// same moment. This is more work than the removal of one node with as many slots.
 #[test]
 fn thirty_two_hot_loops_are_gone_soon_after_sigusr1() {
     let repeat = std::env::var(REPEAT).ok().and_then(|times| times.parse().ok());

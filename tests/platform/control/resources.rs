@@ -35,7 +35,7 @@ impl Footprint {
     /// Descriptors that the agent has open for one worker: the pool may be filled between two measurements.
     const MARGIN_DESCRIPTORS: usize = 4;
 
-    /// Name of a resource of which there is more later.
+    /// Name of a resource that has grown between two measurements.
     fn grown(&self, later: &Self) -> Option<&'static str> {
         let mappings = 4 + 4 * Self::MARGIN_THREADS;
         let grown = [

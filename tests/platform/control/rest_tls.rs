@@ -1,4 +1,4 @@
-//! The REST interface over TLS: strangers learn that it lives, members get what is theirs.
+//! The REST interface over TLS: strangers learn only that the manager is alive; members see their own data.
 
 use hotlease_net::CertificateRole;
 use hotlease_net::authority::IdentityRequest;

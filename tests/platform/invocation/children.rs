@@ -54,7 +54,7 @@ fn the_child_of_a_program_invokes_nothing_on_its_parent_s_lease() {
     let platform = Platform::start();
     let invoker = platform.invoker("children");
     let function = invoker.function("writes_to_a_closed_pipe").unwrap();
-    // From now on this thread remembers the channel, which the child's thread does as well.
+    // From now on this thread has the channel cached, and so has the child's thread.
     assert_eq!(function.call(&[]).unwrap(), [1]);
     // SAFETY: the child allocates, which the C library allows after a fork, and ends.
     match unsafe { fork() }.expect("another process") {
@@ -107,7 +107,7 @@ fn the_child_of_a_program_withdraws_none_of_its_parent_s_invocations() {
     let (started, queued) = (Marks::new(), Marks::new());
     let naps = invoker.function("marks_and_naps").unwrap();
     let marks = invoker.function("marks").unwrap().withdrawable();
-    // The others wait behind it.
+    // The other calls wait behind this call.
     let running = naps.submit(&started.input()).unwrap();
     let future = marks.submit(&queued.input()).unwrap();
     let mut pipeline = marks.pipeline().unwrap();

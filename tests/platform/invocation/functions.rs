@@ -161,7 +161,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
             took
         });
     }
-    // A deadline that is met has no effect, not on the next call either.
+    // A deadline that is met has no effect, on this call or on the next.
     let mut request = lease
         .channel
         .request(lease.epoch, lease.functions.index("time_left"), b"");

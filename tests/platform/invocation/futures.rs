@@ -114,8 +114,8 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let rest = invoker.function("rest").unwrap();
-    // The first call runs for a second, and the others wait behind it: only what is submitted before its end proves
-    // anything.
+    // The first call runs for a second, and the other calls wait behind it: only calls that are submitted before its
+    // end prove anything.
     let mut is_told = false;
     while !is_told {
         let begun = Instant::now();
@@ -133,7 +133,7 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
             }
             Ok(_) => assert!(begun.elapsed() >= Duration::from_secs(1), "one more than 64"),
         }
-        // This call waits for room, and gets it.
+        // This call waits for a free entry, and gets it.
         futures.push(rest.submit(b"").unwrap());
         for future in futures {
             future.wait().unwrap();

@@ -243,7 +243,7 @@ fn garbage_in_an_attached_session_ends_at_most_that_session() {
     let process = platform.process();
     let descriptors = process.descriptors();
     let grant = platform.manager().lease(1, LONG).unwrap();
-    // This session keeps the lease while other sessions of it come and go.
+    // This session keeps the lease alive while other sessions of the lease open and close.
     let mut holder = RawSession::attached(&grant);
     for _ in 0..100 {
         let mut session = RawSession::attached(&grant);
@@ -357,7 +357,7 @@ fn code_that_is_not_what_was_announced_is_refused() {
     let refusal = ask(&mut session, size_bytes + 1, &[other.as_fd()]);
     assert_eq!(refusal, Rejection::CodeMismatch, "one more byte");
     let sealed = sealed_copy("test", &bytes).unwrap();
-    // The agent neither reads past the end nor allocates for bytes that are not there.
+    // The agent neither reads past the end nor allocates memory for missing bytes.
     for size_bytes in [size_bytes + 1, 1 << 40, u64::MAX, 0] {
         let refusal = ask(&mut session, size_bytes, &[sealed.as_fd()]);
         eprintln!("announced {size_bytes}: {refusal}");

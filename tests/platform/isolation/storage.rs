@@ -141,7 +141,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         .send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         .is(403, "not signed");
 
-    // The lease's keys are where they belong, and the site's are nowhere.
+    // The lease's keys are in the worker's environment, and the site's keys are nowhere in the sandbox.
     assert!(
         lease.search(&lease.keys.secret).ends_with("/environ"),
         "the search finds what is there"

@@ -157,7 +157,7 @@ fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
     assert_eq!(reply.status, InvocationStatus::Ok);
     let child = i32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     if child < 0 {
-        // The sandbox forbids it, which is as good.
+        // The sandbox forbids it, which also keeps the promise.
         return;
     }
     let child = Process::of(child).expect("it runs");

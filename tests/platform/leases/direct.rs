@@ -101,7 +101,7 @@ fn agents_that_do_not_let_clients_ask_are_left_out() {
 #[test]
 fn client_that_waits_hears_at_once_of_an_agent_that_joins() {
     let mut nodes = Nodes::start_with(2, &["--direct", "2"]);
-    // It says goodbye, so that the client's list does not have it.
+    // The agent deregisters, so that the client's list does not contain it.
     nodes.nodes[1].process().signal(Signal::SIGINT);
     until_true("it has left", LIMIT, || nodes.manager().agents().unwrap().len() == 1);
     nodes.nodes[1].kill();
@@ -117,7 +117,7 @@ fn client_that_waits_hears_at_once_of_an_agent_that_joins() {
     };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| Invoker::allocate(&code, patient).map(|lease| (lease, Instant::now())));
-        // By then its pauses are long, in most cases; it is served at once in any case.
+        // By then the client's pauses are mostly long; it must be served at once even so.
         std::thread::sleep(Duration::from_secs(2));
         nodes.nodes[1].start();
         nodes.wait_for_agents(2);
@@ -127,7 +127,7 @@ fn client_that_waits_hears_at_once_of_an_agent_that_joins() {
             .expect("no panic")
             .expect("an agent with free cores has joined");
         assert_eq!(nodes.holder(&lease.lease().to_string()), 1);
-        // Before, it heard of the agent when its list was 30 s old.
+        // In an earlier version the client learned of the agent only when its list was 30 s old.
         let late = served.saturating_duration_since(joined);
         assert!(late < SOON, "{late:?}");
     });

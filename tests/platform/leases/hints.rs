@@ -8,7 +8,7 @@ use hotlease_tests::wait::until_true;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A lease, and the number of hints that it was given.
+/// A lease, and the number of hints that it has received.
 struct Holder {
     _invoker: Invoker,
     hints: Arc<AtomicU32>,

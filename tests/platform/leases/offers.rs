@@ -20,7 +20,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// `action`: `join` with an invitation, or `find`.
+    /// Starts a peer; `action` is `join` with an invitation, or `find`.
     fn start(platform: &Platform, action: &str, invitation: Option<&Invitation>) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hotlease-test-client"))
             .arg(platform.directory())

@@ -109,7 +109,7 @@ fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
         assert_eq!(on.call(&[slot; 100]).unwrap(), [slot; 100]);
         assert_eq!(on.invoke_buffer(buffer.slice(..), &mut output).unwrap(), 100_000);
     }
-    // A part that came later is lost and replaced like any other.
+    // A part that was added later is lost and replaced like any other part.
     let inputs: Vec<[u8; 8]> = (0..1000_u64).map(u64::to_le_bytes).collect();
     for (input, output) in inputs.iter().zip(echo.map(&inputs)) {
         assert_eq!(output.unwrap(), input);
@@ -126,7 +126,7 @@ fn deallocating_ends_a_request_for_more_workers() {
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AtLeast(1)));
     let asking = invoker.clone();
     let asked = std::thread::spawn(move || asking.complete(10 * LIMIT));
-    // The thread asks by then in most cases; it ends either way.
+    // By then the thread mostly is asking the manager; it ends in either case.
     std::thread::sleep(Duration::from_millis(50));
     invoker.deallocate().expect("it is given back");
     let error = asked.join().expect("no panic").unwrap_err();

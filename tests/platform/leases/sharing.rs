@@ -112,7 +112,7 @@ fn two_shared_leases_compute_at_the_same_time_while_a_core_is_idle() {
     let leases = [0, 1].map(|_| platform.invoker_with("behaved", not_waiting(&platform, 1)));
     let cores: BTreeSet<i32> = leases.iter().map(|lease| core(lease, 0)).collect();
     assert_eq!(cores.len(), 2, "each has the least loaded core");
-    // Each is refused at once if the other one's function runs on its core.
+    // Each call is refused at once if the other lease's function runs on its core.
     let calls = leases
         .each_ref()
         .map(|lease| lease.function("rest").unwrap().submit(&millis(300)).unwrap());
@@ -121,7 +121,7 @@ fn two_shared_leases_compute_at_the_same_time_while_a_core_is_idle() {
     }
 }
 
-/// Leases whose workers are all on one core, while the other core idles, because a lease that had it has ended.
+/// Leases whose workers are all on one core, while the other core idles, because the lease that used it has ended.
 fn piled_up<const N: usize>(platform: &Platform, leases: [(&str, LeaseOptions); N]) -> [Invoker; N] {
     let own = platform.invoker_with("behaved", platform.lease_options());
     let leases = leases.map(|(library, options)| platform.invoker_with(library, options));
@@ -150,7 +150,7 @@ fn shared_leases_on_one_core_are_moved_apart_once_a_core_idles() {
         let [one, other] = cores();
         one != other
     });
-    // They stay: each function finds its slot where the last one was.
+    // The workers stay: each function finds its slot on the core where the last function ran.
     let settled = cores();
     for _ in 0..20 {
         let compute = |lease: &Invoker| lease.function("compute").unwrap().submit(&millis(20)).unwrap();
@@ -185,7 +185,7 @@ fn shared_leases_on_one_core_are_moved_apart_once_a_core_idles() {
 #[test]
 fn a_call_that_does_not_wait_gets_the_idle_core_while_a_long_one_runs_on() {
     let platform = Platform::start();
-    // The long invocation may be refused at first, by one of the other lease.
+    // The long invocation may be refused at first, because an invocation of the other lease runs.
     let (long, brief) = (shared(&platform, 1), not_waiting(&platform, 1));
     let [long, brief] = piled_up(&platform, [("behaved", long), ("behaved", brief)]);
     let call = long.function("rest").unwrap().submit(&millis(9000)).unwrap();

@@ -88,7 +88,7 @@ fn leave(scene: &Swapping, what: &str) -> String {
     lease
 }
 
-/// Checks that nothing is kept of a state that could not be saved.
+/// Checks that no part of a state that could not be saved is kept.
 fn nothing_is_kept(scene: &Swapping) {
     assert_eq!(scene.files(), [""; 0].map(PathBuf::from), "something is left");
     holds(&lease(scene), "nothing");
@@ -207,7 +207,7 @@ fn a_save_function_that_hangs_or_crashes_delays_the_end_no_longer_than_was_said(
 #[test]
 fn a_restore_function_that_fails_hangs_or_crashes_fails_the_lease_and_loses_nothing() {
     let named = "the restore function of its state, HOTLEASE_STATE_RESTORE(text_1),";
-    // The last field says whether another attempt may pass: it may be quicker, or not be killed by others.
+    // The last field says whether another attempt may succeed: it may be quicker, or not be killed by others.
     let cases = [
         (
             "restores badly",
@@ -358,7 +358,7 @@ fn yielded(scene: &Swapping, job: u64) -> String {
 #[test]
 fn a_batch_job_waits_neither_for_a_save_under_way_nor_for_a_lease_that_waits_for_a_state() {
     let mut said = Vec::new();
-    // A busy host is late once, a fault each time.
+    // A busy host causes one late answer; a fault causes a late answer each time.
     for job in 1..=3 {
         let scene = Swapping::start_with_limit("60s", 1, &["--swap-after", "1s"]);
         let holder = lease(&scene);

@@ -1,4 +1,4 @@
-//! Workers that a signal stops: another one takes their place, and what they ran is told as unknown.
+//! Workers that a signal stops: another worker replaces them, and the outcome of their calls is reported as unknown.
 
 use hotlease_client::{Error, Invoker, RunCertainty};
 use hotlease_tests::marks::Marks;
@@ -44,14 +44,14 @@ fn worker_that_stays_stopped_is_told_as_unknown_and_replaced() {
     }
     assert_eq!(marks.count(), 1);
 
-    // Also between two calls; none fails for good, with a timeout or without.
+    // Also between two calls; no call fails for good, with a timeout or without.
     let echo = invoker.function("echo").unwrap().idempotent(true);
     assert_eq!(echo.call(b"before").unwrap(), b"before");
     worker_of(&platform, &invoker).signal(Signal::SIGSTOP);
     assert_eq!(echo.call(b"after").unwrap(), b"after");
     let hasty = echo.timeout(Some(Duration::from_millis(50)));
     worker_of(&platform, &invoker).signal(Signal::SIGSTOP);
-    // The worker may answer this one before the signal stops it.
+    // The worker may answer this call before the signal stops it.
     let _ = hasty.call(b"");
     until_true("calls succeed again", LIMIT, || hasty.call(b"").is_ok());
 }
@@ -64,7 +64,7 @@ fn worker_that_computes_for_long_is_not_taken_for_stopped() {
     let mut runs = invoker.function("loops").unwrap().submit(&marks.input()).unwrap();
     until_true("the function runs", LIMIT, || marks.count() == 1);
     let worker = worker_of(&platform, &invoker);
-    // It answers nothing for fifteen times as long.
+    // The worker answers nothing for fifteen times as long.
     assert!(runs.wait_timeout(Duration::from_millis(1500)).is_none(), "it runs on");
     assert!(worker.is_alive());
 }

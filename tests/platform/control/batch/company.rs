@@ -83,7 +83,7 @@ fn until_share(node: &Node, job: u64, cores: Option<&[u32]>) {
     });
 }
 
-/// Two cores; `None`, and says so, where there is one.
+/// Two cores. Prints a reason and returns `None` if the machine has one core.
 fn two_cores() -> Option<(u32, u32)> {
     let cores = cores();
     let two = cores.first().zip(cores.get(1));
@@ -117,7 +117,7 @@ fn leases_use_what_a_job_leaves_and_follow_it_as_it_grows_shrinks_and_ends() {
     );
     assert!(is_told, "{told:?}");
     assert!(node.lease("behaved").is_err(), "the job has both cores");
-    // It shrinks, and another one comes: that has the node until its own group is there.
+    // The job shrinks, and another job arrives: the new job has the node until its own group exists.
     site.group(17, &[second]);
     node.serves();
     node.tell("yield", 18);
@@ -125,7 +125,7 @@ fn leases_use_what_a_job_leaves_and_follow_it_as_it_grows_shrinks_and_ends() {
     site.group(18, &[second]);
     until_share(&node, 18, Some(&[second]));
     node.serves();
-    // No epilog comes for this one; that of the other leaves its group behind for a while.
+    // No epilog arrives for this job; after the other job's epilog, its group remains for a while.
     site.end_group(18);
     until_true("job 18 has ended", LIMIT, || {
         node.status()["jobs"].as_array().is_some_and(|jobs| jobs.len() == 1)

@@ -70,7 +70,7 @@ fn an_agent_keeps_the_last_good_policy_and_says_so() {
             status["jobs"][0]["why"].as_str().is_some_and(|why| why.contains(part))
         });
     };
-    // By the last good one.
+    // The agent still uses the last valid policy.
     until_why("its partition is not known");
     write(&host, "nodes-max = 2\n");
     until_true("the file is used again", LIMIT, || fault().is_null());

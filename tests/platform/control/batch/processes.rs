@@ -76,7 +76,7 @@ fn a_job_waits_for_a_worker_that_is_being_made_for_a_lease() {
         described(others)
     };
     let manager = ManagerClient::connect(node.host.runtime_dir()).expect("the manager serves");
-    // The job may also come before the worker is being made, which happens to no five jobs in a row.
+    // The job may also arrive before the worker is being made; this does not happen to five jobs in a row.
     for number in 51..56 {
         node.serves();
         nursery.signal(Signal::SIGSTOP);
@@ -128,7 +128,7 @@ fn what_a_tenant_has_started_is_gone_though_it_is_stopped_and_ignores_signals() 
     node.serves();
 }
 
-/// `hotlease-node` takes an agent for dead that closes its connection.
+/// `hotlease-node` regards an agent that closes its connection as dead.
 #[test]
 fn connections_that_ask_for_nothing_cost_no_agent() {
     let node = Node::start();

@@ -56,7 +56,7 @@ impl Scene {
         })
     }
 
-    /// A lease of one function that talks to the store, in a namespace; none: the machine makes none.
+    /// A lease of one function that talks to the store, in a namespace; `None` if the machine cannot make namespaces.
     pub fn lease(&self, storage: &[String]) -> Option<Talker> {
         let options = LeaseOptions {
             sandbox: "namespace".into(),
