@@ -6,7 +6,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Comments (not nested ones), raw strings, strings, characters. A lifetime is no character.
+# Comments (without nested comments), raw strings, strings, characters. A lifetime is not a character.
 NOT_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\bb?r(?P<hashes>#*)".*?"(?P=hashes)|"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\])'""", re.S
 )

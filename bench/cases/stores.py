@@ -139,7 +139,7 @@ def make_table():
     urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/", json.dumps(table).encode(), headers)).close()
 
 
-# By the name of the link in `hotlease comm plan`; `direct` is shared memory here.
+# Stores by the name of the link in `hotlease comm plan`; `direct` is shared memory here.
 STORES = {"direct": nothing, "tcp": tcp, "redis": redis, "s3": s3, "dynamodb": dynamodb}
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ static void do_stream(int count) {
     size_t size = (size_t)count * sizeof *input;
     if (rank > 1) return;
     for (int i = 0; i < WINDOW; i++) {
-        /* All into the same memory: only the last one is checked. */
+        /* All messages are received into the same memory: only the last message is checked. */
         if (rank == 0)
             start_send(&all[i], 1, input, size);
         else

@@ -1,12 +1,12 @@
 // Scales a photograph down: JPEG in, JPEG out, with libjpeg-turbo.
 //
 // Scanlines stream from the decoder through an area average into the encoder, so the memory needed is a
-// few lines, not the picture. libjpeg scales by eighths while it decodes, which is nearly free; the area
-// average does the rest of the way to the exact size.
+// few lines, not the picture. libjpeg scales by eighths while it decodes, which is nearly free; the area average then
+// scales to the exact size.
 //
 // libjpeg reports errors through a callback that must not return (by default it calls exit(), which
-// would end the worker). Ours jumps back with longjmp, which skips destructors; therefore everything that
-// has one lives in Job, outside the frame that is jumped into, and `convert` has plain locals only.
+// would end the worker). Ours jumps back with longjmp, which skips destructors; therefore every object with a
+// destructor is in Job, outside the frame that is jumped into, and `convert` has plain locals only.
 
 #include "thumbnail.h"
 
@@ -42,8 +42,8 @@ struct Job {
     jpeg_decompress_struct decoder;
     jpeg_compress_struct encoder;
 
-    // Where the encoder writes: first `out`; once that is full, `spill` over and over, only counted, so
-    // that the caller can be told the size that it needs.
+    // Destination of the encoder: first `out`; once `out` is full, `spill` again and again, where bytes are only
+    // counted, so that the caller can be told the needed size.
     jpeg_destination_mgr destination;
     JOCTET* out;
     std::size_t capacity;

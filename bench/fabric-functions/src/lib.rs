@@ -1,5 +1,5 @@
 //! Functions that the benchmarks of fabrics invoke: those of `hotlease-bench-functions`, and the peers of their
-//! baselines, which thus run in the very slot that is compared with them.
+//! baselines, which therefore run in the same slot as the functions that are compared with them.
 //!
 //! | function | input | output |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `raw_fabric_serve` | address and keys of the client, or nothing | none: answers the client until told to stop |
 //! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, sends the token, answers each frame |
 //!
-//! It is a separate library: otherwise libfabric's bindings would be part of every cold start that is measured with the
-//! other one.
+//! It is a separate library: otherwise libfabric's bindings would be part of every cold start that is measured with
+//! `hotlease-bench-functions`.
 
 mod tcp_sink;
 

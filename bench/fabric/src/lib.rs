@@ -6,7 +6,8 @@
 //! * [`Client::write`] — RMA writes into the peer's memory, then one echo, which shows that the bytes have arrived.
 //!
 //! Both use the libfabric, provider, operation table and modes of the transport ([`hotlease_fabric::ofi::endpoint`]),
-//! and nothing else of it. The program of this crate measures baseline and transport in turn, in the same seconds.
+//! and nothing else of the transport. The program of this crate measures baseline and transport in turn, in the same
+//! seconds.
 
 mod peer_parameters;
 mod raw;

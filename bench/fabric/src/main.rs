@@ -141,7 +141,7 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
         let row = (16 / mebibytes).max(1);
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..rounds {
-            // The other end's thread has started when it answers.
+            // When the other end answers, its thread has started.
             let raw = with_server(
                 |stop| Ok(peer.answer(stop)?),
                 || {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const MEMORY_BYTES_MAX: u64 = 1 << 32;
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// Parameters of a raw peer: library, provider and way of waiting as the client's.
+/// Parameters of a raw peer: library, provider and way of waiting are the same as at the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerParameters {
     /// Path of libfabric.

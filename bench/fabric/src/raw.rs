@@ -18,7 +18,7 @@ pub const MESSAGE_BYTES: usize = 8192;
 const RECEIVES: usize = 4;
 /// Length of the longest address of an endpoint.
 const ADDRESS_BYTES_MAX: usize = 256;
-/// Numbers of the operations that are no receives: a send, and writes.
+/// Numbers of the operations other than receives: a send, and writes.
 const SEND: usize = RECEIVES;
 const WRITES: usize = 8;
 
@@ -43,7 +43,7 @@ pub struct EndAddress {
 }
 
 impl EndAddress {
-    /// Encodes them for the other process.
+    /// Encodes address and keys for the other process.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.address.len() + 16);
         bytes.extend(self.memory.to_le_bytes());

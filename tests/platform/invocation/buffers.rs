@@ -79,7 +79,7 @@ fn several_parts_are_one_input_and_one_output() {
     assert!(expected.zip(written).all(|(from, to)| from.wrapping_add(1) == *to));
     let beside = [&output[..9], &output[10..100_000], &output[300_000..]];
     assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == 0)));
-    // The capacity is that of all parts together.
+    // The capacity is the sum over all parts.
     let error = increment.invoke_buffer(&gathered[..], &scattered[..1]).unwrap_err();
     assert!(matches!(error, Error::Function { .. }), "{error:?}");
     let many = vec![input.slice(..1); hotlease_client::PARTS_MAX + 1];

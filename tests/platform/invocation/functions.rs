@@ -248,7 +248,7 @@ fn last_output_of_a_dead_worker_arrives() {
     assert!(output.contains("a first line"), "{output:?}");
     assert!(output.contains("the table of contents is empty"), "{output:?}");
     again(&mut lease);
-    // The function prints four megabytes: the report has the bounded end of them.
+    // The function prints four megabytes: the report has only the last bytes, up to a bound.
     let (_, output) = death(&mut lease, "floods_and_dies", Duration::ZERO, Duration::from_secs(2));
     assert!(
         output.trim_end().ends_with("the very end"),
@@ -298,7 +298,7 @@ fn memory_limit_of_a_lease_holds() {
     let megabytes = u32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     eprintln!("{megabytes} MiB of 256");
     assert_eq!(reply.status, InvocationStatus::Ok);
-    // The memory of the worker itself and of its stacks comes in addition to what the function may use.
+    // The worker itself and its stacks need memory in addition to the function's limit.
     assert!((200..=300).contains(&megabytes), "{megabytes} MiB of 256");
     let (cause, _) = death(&mut lease, "allocates", Duration::ZERO, Duration::from_secs(2));
     assert!(

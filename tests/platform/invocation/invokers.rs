@@ -83,7 +83,7 @@ fn new_lease_is_taken_by_the_next_call_when_one_has_ended() {
     let invoker = platform.invoker_with("behaved", options);
     platform.manager().revoke(&invoker.lease().to_string()).unwrap();
     let echo = invoker.function("echo").unwrap();
-    // A call that was made before the news came may have run.
+    // A call that was made before the client learned of the end may have run.
     let refused = |error: &Error| error.ran() == RunCertainty::No;
     let (error, _) = until("the end is known", LIMIT, || echo.call(b"").err().filter(refused));
     assert!(

@@ -1,4 +1,4 @@
-//! Libraries that are none, or misbehave while they are loaded.
+//! Files that are no libraries, and libraries that misbehave while they are loaded.
 
 use hotlease_client::{Code, Error, Invoker, RunCertainty};
 use hotlease_tests::lease::{Bystander, LONG, RawLease};

@@ -1,4 +1,4 @@
-//! Buffers beyond the number that a worker may know at a time, with real workers, on one node and over a fabric.
+//! More buffers than may be registered with a worker at a time, with real workers, on one node and over a fabric.
 
 use hotlease_client::{Buffer, Error, Invoker, LeaseOptions};
 use hotlease_tests::platform::Platform;
@@ -71,8 +71,8 @@ fn a_buffer_that_made_room_is_registered_again_while_the_slot_is_busy() {
         let increment = invoker.function("increment").unwrap();
         let [a, b, c] = [1, 2, 3].map(|with| filled(&invoker, with));
         for (round, buffer) in [&a, &b, &c, &b, &a].repeat(20).into_iter().enumerate() {
-            // This call is in flight while the client deregisters one buffer and registers another: the slot reads
-            // those messages behind it.
+            // This call is in flight while the client deregisters one buffer and registers another: the slot reads the
+            // messages about the buffers after the call.
             let busy = increment.submit(&[7; 4000]).unwrap();
             let produced = increment.submit_from_buffer(buffer.slice(..100)).unwrap();
             assert_eq!(busy.wait().unwrap(), [8; 4000], "{transport}, round {round}");

@@ -90,7 +90,7 @@ fn a_parallel_loop_has_one_thread_for_each_core_of_its_slot() {
         "RAYON_NUM_THREADS",
     ] {
         let value = variable.call(name.as_bytes()).unwrap();
-        // Who runs these tests may have set it for the agent.
+        // The user who runs these tests may have set it for the agent.
         let expected = std::env::var(name).unwrap_or_else(|_| "1".to_owned());
         assert_eq!(value, expected.as_bytes(), "{name}");
     }
@@ -126,7 +126,7 @@ fn variables_of_a_lease_are_there_before_its_library_and_in_no_other_lease() {
         assert_eq!(call(&invoker, "team_size", ""), "\u{3}", "{sandbox}");
         assert_ne!(call(&invoker, "variable", "PATH"), "", "{sandbox}: others stay");
         invoker.deallocate().unwrap();
-        // Its cores, and all that waits, are free for the next ones.
+        // The lease's cores, and all waiting workers, are free for the next leases.
         let plain = leased(&platform, sandbox, &BTreeMap::new()).unwrap();
         assert_eq!(call(&plain, "variable", "AT_LOAD"), "", "{sandbox}: of another lease");
         plain.deallocate().unwrap();
@@ -153,7 +153,7 @@ fn variables_that_no_lease_may_have_are_refused_by_client_and_platform() {
             matches!(&error, Error::Options { what } if what.contains(word)),
             "{error}"
         );
-        // From a client that does not check them.
+        // The request is from a client that does not check these variables.
         let refused = platform.manager().acquire(hotlease_wire::grpc::AcquireRequest {
             workers: 1,
             slots_per_worker: 1,

@@ -33,7 +33,7 @@ impl Run {
         rows.map(|row| format!("{}: {}", row["attempt"], row["how"])).collect()
     }
 
-    /// Whether it says that this node cannot limit something of that name.
+    /// Whether the run says that this node cannot limit the resource of that name.
     fn lacks(&self, name: &str) -> bool {
         let lacking = self.totals["lacking"].as_array().expect("what it cannot limit");
         let mut lacking = lacking.iter().filter_map(Value::as_str);
@@ -160,8 +160,8 @@ const CAPABILITIES: [(&str, u32); 21] = [
     ("cap_syslog", 34),
 ];
 
-/// Checks that each attempt that must get out of a sandbox of kind `process` does: an attempt that cannot proves
-/// nothing elsewhere.
+/// Checks that each attempt that must get out of a sandbox of kind `process` gets out: an attempt that cannot get out
+/// there proves nothing in other kinds.
 fn has_teeth(user: Option<u32>) {
     let run = run("process", user).expect("sandboxes of kind process are everywhere");
     let capabilities = capabilities(user);
@@ -287,7 +287,7 @@ fn nothing_but_the_network_is_reached_where_it_is_granted() {
 }
 
 /// A test with `--pace 1.5`, on a machine that has nothing else to do, asserts how fast a neighbour is beside floods.
-/// On any machine this test checks that the pace is measured and judged, with limits that hold or do not beside any
+/// On any machine this test checks that the pace is measured and judged: its limits are met, or not met, whatever the
 /// other load.
 #[test]
 fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_names_them() {

@@ -168,7 +168,7 @@ fn a_kind_that_the_node_cannot_make_or_does_not_know_is_refused_with_the_reason(
 #[test]
 fn a_site_s_kind_is_that_of_leases_which_name_none() {
     let platform = Platform::start();
-    // Skips first: where the sandbox cannot be made, the agent below would not start.
+    // Skips the test first: if the sandbox cannot be made, the agent below does not start.
     if granted(&platform, "namespace").is_none() {
         return;
     }
