@@ -1,4 +1,4 @@
-"""Other work beside a benchmark, as on a machine that is not its alone."""
+"""Other work beside a benchmark, as on a machine that other users share."""
 
 import contextlib
 import os
@@ -27,8 +27,8 @@ def beside(text):
     if text == "compile" and shutil.which("cc") is None:
         sys.exit("--load compile needs a C compiler, cc")
     commands = [_COMPILE] * 2 if text == "compile" else [_LOOP] * int(text)
-    # In a session of their own, so that Linux's grouping by sessions shares the cores as between the programs of two users; the
-    # group ends whole.
+    # The load has a session of its own, so that Linux's grouping by sessions shares the cores as between the programs
+    # of two users, and so that the whole group can be ended at once.
     running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for command in commands]
     try:
         yield

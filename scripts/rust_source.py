@@ -29,7 +29,7 @@ def packages():
 
 
 def end_of_block(code, opening):
-    """Offset behind the brace that closes the one at `opening`."""
+    """Offset behind the brace that closes the brace at `opening`."""
     depth = 0
     for match in re.compile("[{}]").finditer(code, opening):
         depth += 1 if match[0] == "{" else -1

@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "usage: measure SECONDS BYTES_MAX [CASE...], at 2 ranks or more\n");
         return 2;
     }
-    /* The paper has blocks of 20,000 bytes, 5,000 integers. */
+    /* The blocks have 20,000 bytes, 5,000 integers, as in the paper. */
     size_t room = (bytes_max > 20000 ? bytes_max : 20000) * 2 + 64;
     size_t sizes[64], count = 0;
     for (size_t bytes = 4; bytes <= bytes_max; bytes *= bytes < 8 ? 2 : 8) sizes[count++] = bytes;

@@ -48,7 +48,8 @@ def read(path, count):
 
 
 def train(rows, path, count):
-    """Trains on molecules from the whole table, into a file; returns how well it predicts their neighbours there."""
+    """Trains a model on molecules from the whole table, and writes it into a file; returns how well it predicts the
+    neighbours of these molecules in the table."""
     step = max(2, len(rows) // count)
     known, others = rows[::step], rows[1::step]
     regressor = MLPRegressor(hidden_layer_sizes=(64,), max_iter=30, early_stopping=True, random_state=1)

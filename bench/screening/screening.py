@@ -58,7 +58,8 @@ SYSTEMS = {"loop": loop, "hotlease": hotlease, "parsl_htex": parsl_htex}
 
 
 def measure(system, workers, file, smiles, batch):
-    """Returns the seconds to the workers' first results (imports, model), those of the screening, and predictions."""
+    """Returns the seconds to the workers' first results (imports, model), the seconds of the screening, and the
+    predictions."""
     calls = [(file, smiles[begin : begin + batch]) for begin in range(0, len(smiles), batch)]
     begin = time.perf_counter()
     with SYSTEMS[system](workers) as run:

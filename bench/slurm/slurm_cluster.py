@@ -15,7 +15,7 @@ import time
 # Time that Slurm has for each step; it takes a second or two.
 LIMIT_S = 120
 CONTROL_GROUPS = pathlib.Path("/sys/fs/cgroup")
-# What of slurm.conf depends on whether jobs have control groups.
+# Lines of slurm.conf that depend on whether jobs have control groups.
 GROUPED = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/affinity,task/cgroup\nSelectTypeParameters=CR_Core_Memory\nDefMemPerCPU=100"
 UNGROUPED = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectTypeParameters=CR_Core"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "sinfo", "squeue", "scancel")
@@ -27,7 +27,7 @@ def program(name):
 
 
 def why_not():
-    """Reason why Slurm cannot run here; None: it can."""
+    """Reason why Slurm cannot run here. Returns None if it can."""
     if os.geteuid() != 0:
         return "only root can run the daemons of a Slurm of its own"
     missing = [name for name in PROGRAMS if not program(name)]
@@ -35,13 +35,13 @@ def why_not():
 
 
 def why_no_control_groups():
-    """Reason why jobs of a Slurm here can have no control groups of version 1; None: they can."""
+    """Reason why jobs of a Slurm here can have no control groups of version 1. Returns None if they can."""
     missing = [name for name in ("cpuset", "freezer", "memory") if not os.access(CONTROL_GROUPS / name / "tasks", os.W_OK)]
     return f"there is no control group {CONTROL_GROUPS / missing[0]} of version 1 to write to" if missing else None
 
 
 def wait_until(what, is_true):
-    """Waits until it is true, or raises TimeoutError."""
+    """Waits until the condition is true, or raises TimeoutError."""
     end = time.monotonic() + LIMIT_S
     while not is_true():
         if time.monotonic() > end:

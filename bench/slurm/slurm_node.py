@@ -12,7 +12,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def descendants(pid):
-    """Number of the processes that a process has started, and that these have."""
+    """Number of the descendants of a process."""
     children = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended

@@ -100,8 +100,8 @@ class Machine:
         sys.exit("the container does not boot: see target/bare.log")
 
     def uncover(self):
-        """Makes what a real machine has and a container hides: /proc without mounts in it, which the kernel requires before
-        a user namespace may mount one of its own, and FUSE, for all users as udev makes it."""
+        """Makes what a real machine has and a container hides: a /proc without mounts in it, which the kernel requires
+        before a user namespace may mount its own /proc, and FUSE, for all users as udev makes it."""
         for command in (
             "awk '$5 ~ \"^/proc/\" { print $5 }' /proc/self/mountinfo | tac | xargs --no-run-if-empty umount",
             "[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229",
@@ -117,7 +117,7 @@ class Machine:
         shell = ["runuser", "-u", user, "--", "env", "-i", f"HOME={self.home(user)}"]
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         if command.endswith(" &"):
-            # Without the output that this script would wait for the end of.
+            # Without output: this script would wait until the output is closed.
             command = f"({command.removesuffix(' &')}) >>~/background.log 2>&1 &"
         return subprocess.run(
             ["nsenter", "-t", self.init, "-m", "-u", "-i", "-n", "-p", *shell, path, "bash", "-c",
@@ -162,7 +162,7 @@ class Machine:
         os.chown(folder / name, owner.st_uid, owner.st_gid)
 
     def until(self, user, command):
-        """Waits at most a minute until a command succeeds; it failed otherwise."""
+        """Waits at most a minute until a command succeeds; after that it counts as failed."""
         print(f"{user}: (until) {command}", flush=True)
         end = time.monotonic() + 60
         while (done := self.enter(user, command)).returncode != 0:

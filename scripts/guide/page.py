@@ -1,4 +1,4 @@
-"""Code blocks of a page, the commands in them, and whether an output is the one that the page shows."""
+"""Code blocks of a page, the commands in them, and the comparison of an output with the page."""
 
 import pathlib
 import re

@@ -42,7 +42,7 @@ def section(heading, *languages):
 
 
 def as_here(text):
-    """The page's text with what is true in the container in place of the reader's."""
+    """The page's text, with the container's values instead of the reader's."""
     text = text.replace("Executor(32)", f"Executor({cluster.CORES})").replace(", 32 cores", f", {cluster.CORES} cores")
     # The site's manager has the usual port.
     text = text.replace(":7070", ":7170")
@@ -67,7 +67,7 @@ def prepare(machine):
 
 
 def in_a_job(machine):
-    """The batch script; then what is typed in the shell of `salloc`; then nothing is left of both."""
+    """Runs the batch script, and then the commands in the shell of `salloc`; checks that nothing is left of either."""
     script, session = section("For users: in a job of your own", "sh", "console")
     machine.write(USER, "job.sh", as_here("\n".join(script) + "\n"))
     machine.write(USER, "program.py", PROGRAM)
@@ -103,7 +103,7 @@ def operators(machine):
 
 
 def give_back(machine):
-    """A lease runs, a job comes and has the node, the job ends, and a call works again."""
+    """A lease runs, a job starts and has the node, the job ends, and a call works again."""
     machine.run("alice", CALL)
     machine.run("alice", f"{ECHO.replace('--network', '--network --repeat 1000000000')} &")
     machine.until("alice", "hotlease leases | grep active")

@@ -338,7 +338,7 @@ impl Client {
     }
 
     /// Writes the first `bytes` of this end's memory to the peer's, in pieces of `chunk`, and returns when they have
-    /// arrived: the echo that follows comes behind them.
+    /// arrived, which the echo behind them shows.
     pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), RawError> {
         let end = &mut self.end;
         let context = end.context(SEND + 1);
@@ -348,7 +348,7 @@ impl Client {
             if done < bytes && end.writes < WRITES {
                 let length = chunk.min(bytes - done);
                 // SAFETY: inside the memory, which is registered and not changed meanwhile. The context is shared: no
-                // provider used here needs a separate one (their mode bits are clear).
+                // provider that is used here needs a separate context (its mode bits are clear).
                 let posted = unsafe {
                     let start = end.memory.start().as_ptr().add(done);
                     let (address, key) = (self.far.memory + done as u64, self.far.key);

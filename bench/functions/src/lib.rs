@@ -141,7 +141,7 @@ context_functions! {
         };
 }
 
-/// Writes a result if it fits. Otherwise only its size is returned, which tells the caller how much room is needed.
+/// Writes a result if it fits. Otherwise returns only the result's size, which tells the caller the needed capacity.
 ///
 /// # Errors
 /// None; the type is that of a body of [`context_functions`].

@@ -126,12 +126,12 @@ LENGTHS_US = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 def efficiency(peer, workers, rate, seconds):
     """Returns the share of the workers' time that tasks use, for each length, and METG(50 %), the length at half.
 
-    A task is a loop of a number of turns. Its length is measured by the clock of its thread, which stands still while
-    the task waits for a core: that time is no work.
+    A task is a loop of a number of turns. Its length is measured by the clock of its thread, which does not run while
+    the task waits for a core: waiting is no work.
     """
     turns = 200_000
     took = sorted(peer.results([peer.submit(work, turns) for _ in range(4 * workers)]) if peer.returns_results else map(work, 4 * [turns]))
-    # Approximate time of a turn; also used as its true time if no results return.
+    # Approximate time of a turn; also used as the true time if the peer returns no results.
     each = took[len(took) // 2] / turns
     curve = []
     for length_us in LENGTHS_US:

@@ -1,7 +1,8 @@
 //! The same echo through the transports in use today: a Unix socket, TCP, gRPC and HTTP.
 //!
-//! [`serve`] runs in a separate process, as a worker does; [`Client`] in that of the benchmark. Both ends block for the
-//! sockets, and have single-threaded runtimes for the others: the fastest form of each for one call at a time.
+//! [`serve`] runs in a separate process, as a worker does; [`Client`] runs in the benchmark's process. For sockets both
+//! ends block, and for gRPC and HTTP both have single-threaded runtimes: the fastest form of each transport for one
+//! call at a time.
 //! Connections are made once and kept.
 //!
 //! The servers are benchmark peers and nothing else: they live as long as one run, listen only on the loopback address
