@@ -169,7 +169,7 @@ impl Account {
 /// A client: fills its account until the crowd is told to stop.
 type Client = fn(&Crowd, &mut StdRng, &mut Account);
 
-/// Calls that may not run twice, on one lease that moves.
+/// Makes calls that must not run twice, on one lease that moves.
 fn compute(crowd: &Crowd, random: &mut StdRng, account: &mut Account) {
     let invoker = crowd.lease("tally", crowd.options.clone()).expect("a lease");
     let function = invoker.function("tally").expect("it is there").idempotent(false);
@@ -396,8 +396,8 @@ fn job_of(words: &str) -> Option<u64> {
     rest[..digits].parse().ok()
 }
 
-/// Checks that each call is billed that was answered, with the time that it computed, that no more is, and that no lease is
-/// billed for more than its time.
+/// Checks that each answered call is billed with the time that it computed, that nothing else is billed, and that no
+/// lease is billed for more than its time.
 fn check_bill(site: &Site, crowd: &Crowd, account: &Account, start: Instant) {
     let bill = ledger::until_billed(site, &account.told);
     let cores = (NODES * 2) as u32;

@@ -320,7 +320,7 @@ fn large_library_crosses_a_slow_and_lossy_link_while_its_lease_lives_on() {
     for agent in ["a", "b"] {
         cluster.hosts.host(agent).lose(1);
     }
-    // These bytes are no library, but sending them takes more than twice as long as the lease lives unless renewed.
+    // These bytes are no library, but sending them takes more than twice as long as the lease lives without renewal.
     let bytes: Vec<u8> = (0..(20 << 20)).map(|position: u32| (position / 11) as u8).collect();
     let start = Instant::now();
     match session.load(&bytes) {

@@ -175,7 +175,7 @@ fn a_site_that_rejects_is_asked_less_and_less_often_and_its_words_are_shown() {
     );
     assert!(queue["again_in_ms"].as_u64() > Some(0), "{queue}");
     assert_eq!(queue["jobs"], Value::Array(Vec::new()), "there is no job");
-    // The allocator knows it after a restart, too.
+    // The allocator reports this reason after a restart, too.
     scene.allocator.kill();
     scene.allocator = Daemon::start(&scene.host, &["alloc", "serve", "--every", "200ms"]);
     assert_eq!(scene.queue()["why"], why);
@@ -187,7 +187,7 @@ fn a_site_that_rejects_is_asked_less_and_less_often_and_its_words_are_shown() {
     assert_eq!(scene.alloc(&["ls"]).len(), 1);
 }
 
-/// The agents are in a step, so Slurm tells them at once, and they end at once.
+/// The agents are in a step, so Slurm signals them at once, and they end at once.
 #[test]
 fn a_job_that_is_cancelled_is_gone_soon_and_its_client_moves() {
     let Some(scene) = Scene::start() else {

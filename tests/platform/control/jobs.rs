@@ -202,7 +202,7 @@ fn programs_of_a_job_find_its_platform_and_sigterm_leaves_nothing() {
         assert!(names_it, "{said}");
     }
     let processes = [first.processes(), second.processes()].concat();
-    // Slurm signals all tasks at once; here the second one learns from the first.
+    // Slurm signals all tasks at once; here the second task learns of the end from the first.
     first.signal(Signal::SIGTERM);
     assert!(first.ended().success(), "{}", first.log());
     assert!(second.ended().success(), "{}", second.log());

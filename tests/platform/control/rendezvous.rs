@@ -62,8 +62,8 @@ fn members_meet_at_the_rendezvous_until_it_is_told_to_stop() {
             scope.spawn(member);
             scope.spawn(member);
         });
-        // Members that wait when the rendezvous stops are told. Of two members that want one rank, one is refused and
-        // the other waits.
+        // Members that wait when the rendezvous stops are told. If two members ask for the same rank, one is refused
+        // and the other waits.
         let (told, results) = mpsc::channel();
         for _ in 0..2 {
             let (told, mut waits) = (told.clone(), options(&address, 2));

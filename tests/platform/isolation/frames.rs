@@ -249,7 +249,7 @@ fn unknown_buffer_is_refused() {
     let mut lease = RawLease::take(&platform);
     let memory = Memory::create("test", 4096).unwrap();
     lease.connection.register(1, &memory).unwrap();
-    // This region is known to another connection only.
+    // This region is registered by another connection only.
     let (other, _) = lease.session.worker(0).unwrap();
     other.register(2, &Memory::create("test", 4096).unwrap()).unwrap();
     let span = |region| Span {

@@ -190,7 +190,7 @@ fn a_site_s_kind_is_that_of_leases_which_name_none() {
     }
 }
 
-/// A lease in a namespace that asks for a directory, seen as /data, and for the network or not.
+/// Takes a lease in a namespace that asks for a directory, mounted at /data; `network`: also for the network.
 fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Rejection> {
     let directory = Directory {
         path: path.display().to_string(),

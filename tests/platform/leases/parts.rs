@@ -218,8 +218,8 @@ fn part_moves_to_several_agents_if_none_has_room_for_it() {
     let first = agents(&nodes, &invoker)[0];
     // One core of each of the other agents is taken.
     let code = Code::open(library("behaved")).unwrap();
-    // The tightest fit comes first: the second lease fills the agent of the first one, and the third goes to the next
-    // agent.
+    // The tightest fit comes first: the second lease fills the agent of the first lease, and the third lease is granted
+    // by the next agent.
     let [one, filler, other] =
         [(); 3].map(|()| Invoker::allocate(&code, nodes.lease_options()).expect("there is room"));
     drop(filler);

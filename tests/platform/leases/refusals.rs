@@ -144,7 +144,7 @@ fn requests_that_no_node_can_grant_are_refused_at_once() {
 fn each_node_s_reason_is_told_where_they_differ() {
     let needed = library("tally");
     let folder = needed.parent().expect("a folder");
-    // One node has a file of that name which is no library; the other node has no such file.
+    // One node has a file of that name that is not a library; the other node has no file of that name.
     let broken = tempfile::tempdir().expect("a folder");
     std::fs::write(broken.path().join(needed.file_name().expect("a name")), "no library").expect("written");
     let nodes = Nodes::start_unlike(&[Path::new("/nowhere"), broken.path()], &["--direct", "2"]);
