@@ -24,8 +24,8 @@ const TTL: Duration = Duration::from_secs(2);
 const MOVES: Duration = Duration::from_secs(1);
 /// Extra time until a call is told that its host is gone, with the delay of a busy machine.
 const TOLD: Duration = Duration::from_millis(1500);
-/// Time until calls go on after the network is whole again: the silence is noticed, the connection made anew, a lease
-/// that is over given up, and another one taken.
+/// Time until calls go on after the network is whole again: the silence is noticed, the connection is made again, a
+/// lease that is over is given up, and another lease is taken.
 const WHOLE: Duration = Duration::from_secs(5);
 
 /// A manager on `m`, an agent on `a`, a client on `c`.

@@ -47,7 +47,8 @@ impl Scene {
         self.caller.as_ref().expect("it calls")
     }
 
-    /// Ends the calls once one was answered, and checks that every call was told the truth, that nothing is over-billed, and
+    /// Ends the calls once a call was answered, and checks that every call's outcome was reported correctly, that
+    /// nothing is over-billed, and
     /// that the usage reported at the end is billed.
     pub fn end(self) {
         self.end_with_bill();

@@ -163,7 +163,7 @@ fn each_role_receives_only_its_own_identity() {
             other => panic!("a daemon got a session: {other:?}"),
         }
     }
-    // A manager where an agent should be, and the other way round.
+    // A manager where an agent should be, and an agent where a manager should be.
     let swapped = RemoteClient::new(&scene.here, &identities[0], &scene.endpoint());
     says(
         &swapped.acquire(LONG).expect_err("refused").to_string(),
@@ -287,7 +287,7 @@ fn no_peer_speaks_for_an_agent_of_another_certificate() {
 #[test]
 fn replaced_certificate_counts_for_the_next_connection() {
     let scene = Scene::new();
-    // A rotation issues a new folder, and puts its files in the old one's place.
+    // A rotation issues a new folder, and replaces the old folder's files by the new ones.
     let identity = scene.agent.serving["endpoint"].as_str().expect("serves").to_owned();
     let alice = scene.authority.client("alice");
     let rotated = client(&scene, &alice);

@@ -72,7 +72,7 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
     assert!(all >= FOR.as_nanos() as f64 * 0.3, "the core stood idle: {all} ns");
 }
 
-/// One after another, they would keep the other tenants from the core.
+/// Otherwise the children would take the core one after another, and keep the other tenants from it.
 #[test]
 fn a_worker_whose_children_take_a_shared_core_is_killed() {
     let (here, there) = (Host::here(), Host::here());

@@ -187,10 +187,10 @@ enum Lie {
     /// No deviation.
     Honest,
     Secret,
-    /// It announces more bytes than the result has.
+    /// The fake announces more bytes than the result has.
     Length,
     Content,
-    /// It ends in the middle.
+    /// The fake ends in the middle of the result.
     Short,
     /// Another program listens there.
     Other,
@@ -208,7 +208,7 @@ fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
     };
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a worker comes");
-        // The test looks at what the worker at the other end makes of it.
+        // The test checks how the worker at the other end reacts.
         let _ = deliver(&mut stream, &whole, lie);
     });
     (left, thread)
@@ -285,7 +285,7 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     whole.extend(pickle);
     whole.resize(64, 0);
     whole.resize(64 + (1 << 20), 3);
-    // Makes the worker open what it opens only once.
+    // Makes the worker open the descriptors that it opens only once.
     ask(&function, "pid", NOTHING).expect("it runs");
     let worker = scene.platform.workers().swap_remove(0);
     let before = worker.descriptors();

@@ -71,7 +71,7 @@ pub fn package() -> TempDir {
     let module = folder.path().join("hotlease");
     std::fs::create_dir(&module).expect("a folder");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/python/python/hotlease");
-    // A sandbox in which this folder is visible has nothing of what is beside it.
+    // In a sandbox in which this folder is visible, the files beside the folder are not visible.
     let sources = sources.canonicalize().expect("the package's sources");
     for source in std::fs::read_dir(sources).expect("the package's sources").flatten() {
         std::os::unix::fs::symlink(source.path(), module.join(source.file_name())).expect("a link");

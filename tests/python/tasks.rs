@@ -59,7 +59,8 @@ fn damaged_requests_are_refused_and_the_worker_goes_on() {
     let pid = function.call(&good).expect("it runs");
     let buffered = with_buffer(&by_reference("tasks", "look"), false, &[1; 100]);
     let mut spoiled: Vec<Vec<u8>> = (0..good.len()).map(|length| good[..length].to_vec()).collect();
-    // From 24 bytes on, the request without its function's bytes is a good one, because the worker knows the key.
+    // From 24 bytes on, the request without its function's bytes is valid, because the worker has a function of this
+    // key.
     spoiled.truncate(24);
     for (at, byte) in [(0, 3), (0, 200), (1, 2), (2, 1), (3, 255), (4, 255), (7, 255)] {
         let mut request = good.clone();
@@ -158,7 +159,7 @@ fn a_function_that_keeps_its_arguments_has_its_worker_replaced() {
     assert_ne!(next, pid.1, "its memory is used for other things now: another process");
 }
 
-/// Process number of the worker that replaces one that is ending.
+/// Process number of the worker that replaces an ending worker.
 fn next_pid(function: &Function) -> Vec<u8> {
     loop {
         match ask(function, "pid", NOTHING) {

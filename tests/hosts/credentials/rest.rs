@@ -102,7 +102,7 @@ fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
     let mut other = rest(&daemon, &authority);
     asked(&mut other, "GET /v1/challenge", None);
     assert_eq!(asked(&mut other, "POST /v1/session", Some(&credential)).status, 401);
-    // MUNGE decoded that credential, and so it is spent on this host by either connection; the next one is good.
+    // MUNGE has decoded that credential, so no connection can use it again on this host; the next credential is good.
     asked(&mut stream, "GET /v1/challenge", None);
     let challenge = asked(&mut stream, "GET /v1/challenge", None).json();
     let credential = munged.credential(challenge["payload"].as_str().expect("text"));

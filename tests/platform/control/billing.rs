@@ -220,7 +220,7 @@ fn each_function_is_billed_for_its_own_calls_even_if_processes_are_killed() {
             }
             *calls.get_mut(name).expect("named") += times;
         }
-        // Neither a function that does not exist nor one that fails adds to another function's row.
+        // A missing function, or a function that fails, adds nothing to another function's row.
         assert!(invoker.function("no_such_function").is_err());
         invoker.deallocate().unwrap();
         platform.kill();

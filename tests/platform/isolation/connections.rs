@@ -42,7 +42,7 @@ fn garbage_on_the_connection_socket_ends_at_most_that_connection() {
                 break;
             }
         }
-        // The worker handles this message before the next one comes.
+        // The worker handles this message before the next message arrives.
         let _ = connection.is_closed(Duration::from_millis(2));
     }
     lease.echo();
@@ -258,8 +258,7 @@ fn client_that_asks_and_never_listens_blocks_no_other_client() {
     let bystander = Bystander::start(&platform);
     let (deaf, _) = lease.session.worker(0).unwrap();
     let request = encode(&ConnectionRequest::Deregister { region: RegionId(77) });
-    // Runs in a thread: a worker that reads on without being able to answer, and one that stops reading, are both
-    // right.
+    // Runs in a thread: a worker may go on reading without being able to answer, or stop reading; both are right.
     let flood = std::thread::spawn(move || {
         for _ in 0..20_000 {
             if deaf.send_bytes(&request, &[]).is_err() {

@@ -133,7 +133,7 @@ fn many_short_leases_in_namespaces_leave_nothing() {
     until_true("what was for sandboxes is closed", LIMIT, || {
         agent.descriptors() <= of_agent + 8 && nursery.descriptors() <= of_nursery + 8
     });
-    // Two prepared sandboxes; the sandbox of the spare worker, and that worker; and one that is just ending.
+    // Two prepared sandboxes; the sandbox of the spare worker, and the spare worker; and a sandbox that is just ending.
     until_true("sandboxes are gone", LIMIT, || nursery.descendants().len() <= 5);
 }
 

@@ -111,7 +111,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     assert!(data.join("shared/read me").exists() && !data.join("shared/mine").exists());
     assert_eq!(scene.s3.objects("other").len(), 1);
 
-    // Requests with wrong keys, and a body other than the signed one.
+    // Requests with wrong keys, and a request whose body is not the signed body.
     let wrong = SigningKeys {
         secret: "guessed".into(),
         ..lease.keys.clone()

@@ -61,7 +61,7 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
         let request = lease.channel.request(lease.epoch, lease.functions.index(function), b"");
         lease.channel.publish(&request);
-        // The agent may end the worker for this, or go on with it: another connection shows which.
+        // The agent may end the worker for this, or keep the worker: another connection shows what the agent did.
         let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
         let start = Instant::now();
         until_true(
@@ -115,7 +115,7 @@ fn sockets_whose_close_waits_hold_up_neither_the_agent_nor_the_end_of_their_leas
             Err(refusal) => panic!("no lease: {refusal}"),
         };
         let mut lease = RawLease::of(grant, &misbehaved);
-        // More often than the agent has threads for everything that it does.
+        // Repeated more often than the agent has threads.
         for round in 0..3 {
             let function = lease.functions.index("sends_sockets_that_linger");
             let request = lease.channel.request(lease.epoch, function, b"");

@@ -34,7 +34,7 @@ fn refused(code: &Code, options: LeaseOptions) -> Rejection {
     }
 }
 
-/// A library that needs another one, and the folder that contains the other one.
+/// A library that needs a second library, and the folder that contains the second library.
 fn in_need() -> (Code, PathBuf) {
     let needed = library("tally");
     let (folder, name) = (needed.parent().expect("a folder"), needed.file_name().expect("a name"));

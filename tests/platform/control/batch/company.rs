@@ -105,7 +105,7 @@ fn leases_use_what_a_job_leaves_and_follow_it_as_it_grows_shrinks_and_ends() {
     until_share(&node, 17, Some(&[first]));
     node.serves();
     let (_invoker, call) = node.looping();
-    // It grows.
+    // The job grows.
     site.group(17, &[first, second]);
     let told = call.wait().expect_err("it never returns");
     let is_told = matches!(

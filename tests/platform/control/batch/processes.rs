@@ -17,7 +17,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 
-/// More than the memory of a usual worker, less than that of a heavy one.
+/// More than the memory of a usual worker, less than the memory of a heavy worker.
 const HEAVY_BYTES: u64 = 200 << 20;
 
 fn described(processes: impl IntoIterator<Item = Process>) -> Vec<String> {
