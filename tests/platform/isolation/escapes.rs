@@ -287,8 +287,8 @@ fn nothing_but_the_network_is_reached_where_it_is_granted() {
 }
 
 /// A test with `--pace 1.5`, on a machine that has nothing else to do, asserts how fast a neighbour is beside floods.
-/// On any machine this test checks that the pace is measured and judged: its limits are met, or not met, whatever the
-/// other load.
+/// On any machine this test checks that the pace is measured and judged: it uses limits that any pace meets, and limits
+/// that no pace meets.
 #[test]
 fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_names_them() {
     let paced = |limit: &str| {
