@@ -59,8 +59,8 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     parts.spawn(Part::Manager, Some(&system));
     parts.start_part(Part::Agent, None);
 
-    // Leases are granted, used and released; one outlives the manager's death. Requests that the manager refuses after
-    // that are not counted.
+    // Leases are granted, used and released; one lease outlives the manager's death. Requests that the manager refuses
+    // after that are not counted.
     let mut steady = None;
     let mut rounds = 0;
     let begin = Instant::now();

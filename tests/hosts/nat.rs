@@ -177,8 +177,8 @@ impl Scene {
         Member::start(command)
     }
 
-    /// Starts members on these hosts, which talk with each other over the given routes; then kills the last one, whose
-    /// end the others must notice.
+    /// Starts members on these hosts, which talk with each other over the given routes; then kills the last member,
+    /// whose end the others must notice.
     fn hold<const SIZE: usize>(&self, hosts: [&Point; SIZE], routes: [&str; SIZE]) {
         let members: Vec<Member> = (0..SIZE).map(|rank| self.start(rank, SIZE, hosts[rank])).collect();
         self.hold_members(members, &routes);

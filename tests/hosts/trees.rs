@@ -83,7 +83,7 @@ impl Forest {
         until_true("all have it", LIMIT, || names.iter().all(has));
     }
 
-    /// Has these agents fetch an image; returns how long it took until the last one had it.
+    /// Has these agents fetch an image; returns how long it took until the last agent had the image.
     fn fetch(&self, hash: &str, names: &[&str]) -> Duration {
         let begin = Instant::now();
         self.ask(hash, names);

@@ -153,7 +153,7 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     assert!(table.contains("total 0.") && table.contains("core-hours"), "{table}");
 }
 
-/// Slurm's own program needs a database; a program in its place prints what it would.
+/// Slurm's own program needs a database; here a stand-in prints the output of that program.
 #[test]
 fn leased_hours_of_an_account_stand_beside_those_of_its_jobs_or_the_bill_says_why_not() {
     let platform = Platform::start();

@@ -55,7 +55,7 @@ impl Footprint {
 }
 
 /// Repeats an action until these processes have not grown by it, three times at most: other tests run in this process
-/// meanwhile, and what they allocate does not grow three times in a row, as a leak would.
+/// meanwhile, and their memory does not grow three times in a row, as a leak does.
 ///
 /// # Panics
 /// If they have grown three times.

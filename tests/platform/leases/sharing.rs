@@ -77,7 +77,7 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
 
 #[test]
 fn leases_of_two_platforms_use_different_cores_while_there_are_enough() {
-    // Marks on cores are seen in one network namespace: no platform of another test is in this one.
+    // Marks on cores are seen in one network namespace: no platform of another test is in this network namespace.
     if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
         eprintln!("skipped: no network namespace: {error}");
         return;

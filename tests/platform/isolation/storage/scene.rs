@@ -284,7 +284,7 @@ pub(super) fn read_answer(stream: &mut TcpStream) -> Answer {
     }
 }
 
-/// Number of bytes that still came before the connection was cut.
+/// Number of bytes that still arrived before the connection was cut.
 pub(super) fn until_cut(stream: &mut TcpStream) -> usize {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
