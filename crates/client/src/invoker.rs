@@ -101,10 +101,10 @@ impl Invoker {
     }
 
     /// Asks once more for the workers that were not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until some
-    /// of them are granted or `within` is over, and adds their slots after the present slots. A manager learns of cores
-    /// that were released just now with their agent's next report: after half a second or, with thousands of agents,
-    /// two seconds. Returns at once if no worker is missing; calls go on during the wait. Thread-safe: one thread asks
-    /// at a time.
+    /// of them are granted or `within` is over, and adds their slots after the present slots. An agent tells the
+    /// manager of released cores in its next report, which follows after half a second or, with thousands of agents,
+    /// after two seconds. Returns at once if no worker is missing; calls go on during the wait. Thread-safe: one thread
+    /// asks at a time.
     ///
     /// # Errors
     /// Errors of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots

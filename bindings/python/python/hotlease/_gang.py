@@ -269,8 +269,8 @@ class Gang:
         try:
             ended = self._run(self._executor, self._task, args, kwargs)
             if any(_is_of_comm(each, "RendezvousRefused") for each in ended.values()) and not self._is_cancelled:
-                # No function was called: all ranks start together, or none. Ranks can meet if their workers have just
-                # been leased.
+                # No function was called: all ranks start together, or none. The second attempt gets new workers, because
+                # old workers may have been unable to reach each other.
                 self._give_back()
                 self._executor = self._lease()
                 ended = self._run(self._executor, self._task, args, kwargs)

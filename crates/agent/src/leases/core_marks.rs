@@ -2,9 +2,9 @@
 //!
 //! Each user of a workstation may have a platform, and each platform offers all cores. A mark is a Unix socket whose
 //! abstract name has the core's number. Any user can take such a name, but only once in a network namespace. It needs
-//! no file or folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent uses the
-//! cores that other platforms have marked last, but it does use them. So a user who marks all cores gains nothing and
-//! harms no lease.
+//! no file or folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent uses
+//! unmarked cores first, and then the cores that other platforms have marked. So a user who marks all cores gains
+//! nothing and harms no lease.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::collections::{BTreeMap, BTreeSet};

@@ -126,7 +126,7 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()
     if args.nodes_of_this_job {
         return job::start(&args, output);
     }
-    // A program of a step that starts a platform for its node uses `--detach`.
+    // With `--detach`, this task of a step starts a platform for its node alone, as the Python package does.
     if !args.detach
         && !args.background
         && let Some(task) = job::task()

@@ -264,7 +264,8 @@ impl<'a> Mesh<'a> {
             rest,
         } = known;
         let place = &mut self.joined[rank as usize];
-        // If two peers claim this rank, the first connection is taken: the lower rank chooses only one connection.
+        // A member of lower rank may have made several connections, and chooses one of them. If there is another one
+        // for this rank, it is not needed and is closed.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
             return;
         }

@@ -39,7 +39,7 @@ pub enum Availability {
 }
 
 impl Availability {
-    /// Word in an agent's last report where other reports have the state's name: the agent leaves.
+    /// State in an agent's last report. It means that the agent leaves.
     pub const LEAVING: &str = "gone";
 
     /// Name of the state in listings and reports.

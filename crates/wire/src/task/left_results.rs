@@ -20,7 +20,8 @@ use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Smallest size of results that may stay. Smaller results are sent to the client: another transfer would cost as much.
+/// Smallest size of results that may stay. Smaller results are sent to the client and from there to the workers that
+/// need them, which costs no more than a transfer between the workers.
 pub const LEFT_BYTES_MIN: usize = 64 << 10;
 /// Largest number of bytes of all results that stay with a worker.
 pub const LEFT_BYTES_MAX: usize = 1 << 30;

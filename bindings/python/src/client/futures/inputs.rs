@@ -2,9 +2,9 @@
 //! nothing.
 //!
 //! Among plain arguments, a future is found because it is not a plain value. In lists, dicts and objects, the pickler
-//! finds it, and asks how to pickle it: as a call in the worker that returns the result with the future's number. A
-//! foreign future (`concurrent.futures.Future`, or a future of another executor) cannot be pickled; `hotlease._pickles`
-//! reports it here.
+//! finds it and calls [`reduce`]. The future is pickled as its number and a function, which the worker calls with the
+//! number and which returns the future's result. A foreign future (`concurrent.futures.Future`, or a future of another
+//! executor) cannot be pickled; `hotlease._pickles` reports it here.
 
 use crate::client::core::ExecutorCore;
 use crate::client::core::dataflow::PlannedInput;
@@ -167,7 +167,8 @@ pub fn hash_function(target: &Target, function: &Bound<'_, PyAny>) -> PyResult<(
     Ok(())
 }
 
-/// Hashes the meaning of a request's arguments. Returns `None` if they are plain, or if the hash of their pickle is
+/// Hashes the values of a request's arguments, so that equal arguments have equal hashes, also if their pickles
+/// differ. Returns `None` if they are plain, or if the hash of their pickle is
 /// needed instead.
 pub fn meaning<'py>(
     core: &Arc<ExecutorCore>,
