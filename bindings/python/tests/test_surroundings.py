@@ -89,7 +89,7 @@ def test_a_declared_function_runs_here_and_there(kept):
     assert triple(2) == triple.local(2) == 6
     assert triple.submit(3).result(60) == 9
     assert list(triple.map(range(5))) == [0, 3, 6, 9, 12]
-    assert triple.__doc__ == "Three times as much." and triple.__name__ == "triple"
+    assert triple.__doc__ == "Returns three times as much." and triple.__name__ == "triple"
 
 
 def test_the_public_module_is_typed(tmp_path):
