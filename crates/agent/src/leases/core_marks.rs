@@ -79,9 +79,13 @@ impl CoreMarks {
     }
 
     /// Takes the name of a core; returns `None` if the name is taken, or if there are no sockets left.
+    ///
+    /// The socket must not be able to receive: any user of the host could send it descriptors, such as a TCP socket
+    /// whose close blocks, and the mark is closed under a lock of the node. A stream socket that does not listen
+    /// refuses connections.
     fn mark(&self, core: u32) -> Option<OwnedFd> {
         let name = UnixAddr::new_abstract(format!("{}{core}", self.prefix).as_bytes()).ok()?;
-        let mark = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+        let mark = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).ok()?;
         bind(mark.as_raw_fd(), &name).ok().map(|()| mark)
     }
 }
@@ -89,6 +93,21 @@ impl CoreMarks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_can_be_sent_to_a_mark() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
+
+        let prefix = format!("hotlease/test/closed/{}/", std::process::id());
+        let mut marks = CoreMarks::with_prefix(&prefix);
+        assert_eq!(marks.mark_first(0..1, 1), [].into());
+        let name = SocketAddr::from_abstract_name(format!("{prefix}0")).expect("an address");
+        let sent = UnixDatagram::unbound().expect("a socket").send_to_addr(b"x", &name);
+        assert!(sent.is_err(), "{sent:?}");
+        let connected = UnixStream::connect_addr(&name);
+        assert!(connected.is_err(), "{connected:?}");
+    }
 
     #[test]
     fn platforms_see_each_others_marks_until_they_are_removed() {
