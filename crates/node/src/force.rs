@@ -80,19 +80,30 @@ fn listener(path: &Path) -> io::Result<i32> {
     let connection = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     connect(connection.as_raw_fd(), &UnixAddr::new(path)?)?;
     let peer = getsockopt(&connection, PeerCredentials)?;
-    checked_agent((peer.pid(), peer.uid()), owner).map_err(io::Error::other)
+    checked_agent((peer.pid(), peer.uid()), user_of(peer.pid()), owner).map_err(io::Error::other)
+}
+
+/// Returns the real user of a process, or `None` if there is no such process.
+fn user_of(pid: i32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns the process of a listener, if it can be an agent whose sockets are in a folder of `owner`. That user could
 /// put a link to another program's socket there, for example to a socket of process 1; all other processes are below
-/// process 1.
-fn checked_agent((pid, uid): (i32, u32), owner: u32) -> Result<i32, String> {
+/// process 1. The user could also keep the socket open after the process that listened first has ended, until a
+/// process of another user gets its number. So `now`, the present user of the process, must be the owner as well.
+fn checked_agent((pid, uid): (i32, u32), now: Option<u32>, owner: u32) -> Result<i32, String> {
     match pid {
         // For the kernel, 0 and negative numbers mean groups of processes, including this program's group.
         ..=0 => Err("the agent is in another namespace of processes".into()),
         1 => Err("process 1 listens at its socket".into()),
         _ if uid != owner => Err(format!(
             "process {pid} of user {uid} listens at its socket, whose folder is user {owner}'s"
+        )),
+        _ if now != Some(owner) => Err(format!(
+            "process {pid}, which listened at its socket, has ended, or is now a process of another user than {owner}"
         )),
         _ => Ok(pid),
     }
@@ -234,10 +245,18 @@ mod tests {
 
     #[test]
     fn only_a_process_of_the_folder_s_owner_is_taken_for_the_agent() {
-        assert_eq!(checked_agent((7, 1000), 1000), Ok(7));
+        assert_eq!(checked_agent((7, 1000), Some(1000), 1000), Ok(7));
         for (peer, owner) in [((0, 0), 0), ((-1, 0), 0), ((1, 0), 0), ((7, 0), 1000), ((7, 1000), 0)] {
-            assert!(checked_agent(peer, owner).is_err(), "{peer:?} in a folder of {owner}");
+            let checked = checked_agent(peer, Some(owner), owner);
+            assert!(checked.is_err(), "{peer:?} in a folder of {owner}");
         }
+        // The process that listened has ended, and a process of another user may have its number.
+        for now in [None, Some(0), Some(1001)] {
+            assert!(checked_agent((7, 1000), now, 1000).is_err(), "{now:?}");
+        }
+        let own = std::process::id() as i32;
+        assert_eq!(user_of(own), Some(nix::unistd::getuid().as_raw()));
+        assert_eq!(user_of(-1), None);
     }
 
     #[test]
