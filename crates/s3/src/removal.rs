@@ -43,7 +43,7 @@ fn keys(text: &str) -> Option<Vec<String>> {
     let mut rest = text.trim_start();
     if let Some(after) = rest.strip_prefix("<?xml ") {
         let (declared, after) = after.split_once("?>")?;
-        if declared.contains(['<', '>', '&']) {
+        if !is_plain_declaration(declared) {
             return None;
         }
         rest = after.trim_start();
@@ -78,6 +78,15 @@ fn keys(text: &str) -> Option<Vec<String>> {
             return after.trim_start().is_empty().then_some(keys);
         }
     }
+}
+
+/// Whether an XML declaration names version 1.0 and no encoding but UTF-8. Under another encoding, such as UTF-7, the
+/// store could read other keys from the same bytes.
+fn is_plain_declaration(declared: &str) -> bool {
+    let declared = declared.replace('\'', "\"").to_ascii_lowercase();
+    let mut words = declared.split_whitespace();
+    let is_version = words.next() == Some("version=\"1.0\"");
+    is_version && words.all(|word| matches!(word, "encoding=\"utf-8\"" | "standalone=\"yes\"" | "standalone=\"no\""))
 }
 
 /// Text with its XML entities replaced by their characters.
@@ -127,6 +136,20 @@ mod tests {
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Delete>\n <Object>\n <Key>a</Key> </Object><Object><Key>b&amp;&#x41;&#66;</Key></Object>\n</Delete>\n",
                 some(&["a", "b&AB"]),
             ),
+            (
+                "<?xml version='1.0' encoding='utf-8' standalone='yes'?><Delete><Object><Key>a</Key></Object></Delete>",
+                some(&["a"]),
+            ),
+            // Another encoding gives the same bytes another meaning: `+AC4-` is a dot in UTF-7.
+            (
+                "<?xml version=\"1.0\" encoding=\"UTF-7\"?><Delete><Object><Key>a/+AC4-+AC4-/b</Key></Object></Delete>",
+                None,
+            ),
+            (
+                "<?xml version=\"1.0\" encoding = \"UTF-7\"?><Delete><Object><Key>a</Key></Object></Delete>",
+                None,
+            ),
+            ("<?xml version=\"1.1\"?><Delete></Delete>", None),
             ("<Delete></Delete>", some(&[])),
             (
                 "<Delete><Object><Key>a</Key><VersionId>1</VersionId></Object></Delete>",

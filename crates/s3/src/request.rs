@@ -85,14 +85,22 @@ impl S3Request {
         if source.is_some() && !(operation == S3Operation::Write && method == Method::PUT) {
             return Err(Fault::bad(format!("{SOURCE} has no meaning with {method}")));
         }
-        Ok(Self {
+        Self {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             operation,
             source,
             path: format!("/{}", encode(&path, true)),
             query,
-        })
+        }
+        .with_checked_prefix()
+    }
+
+    /// Refuses a prefix that leads out of its folder at a store that takes keys for paths.
+    fn with_checked_prefix(self) -> Result<Self, Fault> {
+        let prefix = self.prefix();
+        check_key(prefix.strip_suffix('/').unwrap_or(prefix))?;
+        Ok(self)
     }
 
     /// Path in the canonical form, which is signed and passed on.
