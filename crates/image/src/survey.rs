@@ -9,6 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+/// Limit of the bytes of all paths and link targets of a tree together. They are in memory while the tree is packed or
+/// checked.
+const PATH_BYTES_MAX: u64 = 256 << 20;
 /// Links in a row after which the kernel gives up.
 const LINKS_MAX: usize = 40;
 
@@ -49,17 +52,19 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
         entries: Vec::new(),
         contents_bytes: 0,
     };
+    let mut path_bytes = 0;
     // Paths that are still to be visited, the next one at the end.
-    let mut pending = names(root, Path::new(""), limits)?;
+    let mut pending = names(root, Path::new(""), limits, &mut path_bytes)?;
     while let Some(path) = pending.pop() {
         let at = root.join(&path);
         let found = fs::symlink_metadata(&at).map_err(io("look at", &at))?;
         let kind = found.file_type();
         let what = if kind.is_dir() {
-            pending.extend(names(root, &path, limits)?);
+            pending.extend(names(root, &path, limits, &mut path_bytes)?);
             EntryKind::Folder { mode: found.mode() }
         } else if kind.is_symlink() {
             let target = fs::read_link(&at).map_err(io("read the link", &at))?;
+            count_path(&target, &mut path_bytes)?;
             EntryKind::Link { target }
         } else if kind.is_file() {
             survey.contents_bytes = survey.contents_bytes.saturating_add(found.len());
@@ -87,12 +92,20 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
     Ok(survey)
 }
 
+/// Adds the bytes of a path to `path_bytes`, the bytes of all paths of the tree so far.
+fn count_path(path: &Path, path_bytes: &mut u64) -> Result<(), ImageError> {
+    *path_bytes += path.as_os_str().len() as u64;
+    check_limit("bytes of all paths together", *path_bytes, PATH_BYTES_MAX)
+}
+
 /// Entries of a folder, last name first.
-fn names(root: &Path, folder: &Path, limits: &Limits) -> Result<Vec<PathBuf>, ImageError> {
+fn names(root: &Path, folder: &Path, limits: &Limits, path_bytes: &mut u64) -> Result<Vec<PathBuf>, ImageError> {
     let at = root.join(folder);
     let mut names = Vec::new();
     for entry in fs::read_dir(&at).map_err(io("list", &at))? {
-        names.push(folder.join(entry.map_err(io("list", &at))?.file_name()));
+        let name = folder.join(entry.map_err(io("list", &at))?.file_name());
+        count_path(&name, path_bytes)?;
+        names.push(name);
         check_limit("files, folders and links", names.len() as u64, limits.entries)?;
     }
     names.sort_unstable_by(|a, b| b.as_os_str().as_bytes().cmp(a.as_os_str().as_bytes()));
@@ -168,6 +181,23 @@ mod tests {
             what: EntryKind::Link { target: target.into() },
         };
         all.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn the_bytes_of_all_paths_have_a_limit() {
+        let mut counted = PATH_BYTES_MAX - 3;
+        assert!(count_path(Path::new("a/b"), &mut counted).is_ok());
+        let refused = count_path(Path::new("a"), &mut counted);
+        assert!(
+            matches!(
+                refused,
+                Err(ImageError::Limit {
+                    most: PATH_BYTES_MAX,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
     }
 
     #[test]
