@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     # A type string, or ("fields", names, descriptions, offsets, bytes), or ("shape", description, shape).
     Description = Union[str, tuple[Any, ...]]
 
-# Type strings of numpy whose items have no references to objects.
-_PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,10}(\[[0-9]{0,9}[A-Za-z]+\])?")
+# Type strings of numpy whose items have no references to objects. A unit of time has no multiple of 0: numpy divides by it.
+_PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,10}(\[([1-9][0-9]{0,8})?[A-Za-z]+\])?")
 # Limits of dimensions (numpy has 64 at most) and of the types in a type. One object can be part of several descriptions,
 # so a short description could expand to 2 ** 40 parts.
 _DIMENSIONS_MAX = 64
