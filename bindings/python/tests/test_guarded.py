@@ -392,6 +392,15 @@ def test_a_refusal_names_the_class_and_says_what_to_do():
         read(pytest.importorskip("numpy").array([{}], object))
 
 
+def test_an_exception_that_would_end_the_program_becomes_a_task_error():
+    for exits in (SystemExit(0), KeyboardInterrupt(), GeneratorExit()):
+        name = type(exits).__name__
+        made = reader.read_exception(f"Traceback\n{name}: 0\n", writer.dumps(exits), "", ())
+        assert type(made) is hotlease.TaskError and name in str(made) and "would end the program" in str(made)
+    # As a value it is harmless.
+    assert read(SystemExit(3)).code == 3
+
+
 def test_an_exception_that_is_refused_comes_as_text():
     made = reader.read_exception("Traceback\nmine.Error: boom\n", writer.dumps(Refusal("boom", 1)), "", ())
     assert type(made) is hotlease.TaskError and "mine.Error: boom" in str(made) and "Refusal" in str(made)

@@ -57,8 +57,16 @@ def read_result(data: bytes, buffers: list[Any], function: str, classes: tuple[A
 
 
 def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes: tuple[Any, ...]) -> BaseException:
-    """Reads the exception that a task raised."""
-    return remote_exception(traceback, pickled, text, _reader(classes).load)
+    """Reads the exception that a task raised. An exception that is no `Exception`, such as `SystemExit`, becomes a `TaskError`:
+    the program would end by it, with a status that the sandbox chooses."""
+
+    def load(data: bytes) -> Any:
+        exception = _reader(classes).load(data)
+        if isinstance(exception, BaseException) and not isinstance(exception, Exception):
+            raise NotAdmitted(f"{type(exception).__name__} would end the program")
+        return exception
+
+    return remote_exception(traceback, pickled, text, load)
 
 
 @functools.lru_cache(maxsize=64)
