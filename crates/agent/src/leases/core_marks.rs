@@ -4,7 +4,7 @@
 //! abstract name has the core's number. Any user can take such a name, but only once in a network namespace. It needs
 //! no file or folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent uses
 //! unmarked cores first, and then the cores that other platforms have marked. So a user who marks all cores gains
-//! nothing and harms no lease.
+//! nothing and harms no lease; a user who marks all but one steers the next lease to that core.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::collections::{BTreeMap, BTreeSet};
