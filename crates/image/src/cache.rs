@@ -339,7 +339,7 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
         ..*limits
     };
     let survey = survey(at, &limits)?;
-    let links = Links::of(&survey.entries);
+    let mut links = Links::of(&survey.entries);
     let interpreter = manifest.interpreter();
     let link_targets: std::collections::HashMap<&Path, &Path> = survey
         .entries
@@ -358,7 +358,7 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
                 ));
             }
             EntryKind::Link { target } => {
-                let by = links.leaves_by(&entry.path);
+                let by = links.leaves_by(&entry.path)?;
                 let is_allowed =
                     by.is_none_or(|by| is_interpreter(by) && link_targets.get(by).copied() == interpreter.as_deref());
                 if !is_allowed {

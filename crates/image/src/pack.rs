@@ -165,12 +165,12 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
         target.clone_from(&outside);
         interpreter = Some(outside);
     }
-    let links = Links::of(entries);
+    let mut links = Links::of(entries);
     for entry in entries.iter() {
         let EntryKind::Link { target } = &entry.what else {
             continue;
         };
-        let Some(by) = links.leaves_by(&entry.path) else {
+        let Some(by) = links.leaves_by(&entry.path)? else {
             continue;
         };
         let target = target.display();

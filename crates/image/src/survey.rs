@@ -12,6 +12,9 @@ use std::path::{Component, Path, PathBuf};
 /// Limit of the bytes of all paths and link targets of a tree together. They are in memory while the tree is packed or
 /// checked.
 const PATH_BYTES_MAX: u64 = 256 << 20;
+/// Limit of the bytes of all places at which links of a tree are looked up, one look-up for each component of their
+/// targets. Some seconds of work; the links of a large environment need a thousandth of it.
+const LOOKED_UP_BYTES_MAX: u64 = 1 << 30;
 /// Links in a row after which the kernel gives up.
 const LINKS_MAX: usize = 40;
 
@@ -120,7 +123,11 @@ pub(crate) fn check_limit(what: &'static str, found: u64, most: u64) -> Result<(
 }
 
 /// Links of a tree with their targets.
-pub(crate) struct Links<'a>(HashMap<&'a Path, &'a Path>);
+pub(crate) struct Links<'a> {
+    targets: HashMap<&'a Path, &'a Path>,
+    /// Bytes of the places that were looked up so far.
+    looked_up_bytes: u64,
+}
 
 impl<'a> Links<'a> {
     pub(crate) fn of(entries: &'a [Entry]) -> Self {
@@ -128,29 +135,44 @@ impl<'a> Links<'a> {
             EntryKind::Link { target } => Some((entry.path.as_path(), target.as_path())),
             _ => None,
         };
-        Self(entries.iter().filter_map(link).collect())
+        Self {
+            targets: entries.iter().filter_map(link).collect(),
+            looked_up_bytes: 0,
+        }
     }
 
     /// Follows the link at `path`. Returns the link that leads out of the tree: the link at `path`, or a link on the
     /// way to its target. Returns `None` if the target is inside the tree, or does not exist. The text of a target does
     /// not suffice: if `a` is a link, the meaning of `a/../..` depends on the target of `a`.
-    pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
+    ///
+    /// # Errors
+    /// Following the links of the tree takes too much work: some links lead through many others.
+    pub(crate) fn leaves_by(&mut self, path: &'a Path) -> Result<Option<&'a Path>, ImageError> {
         let mut by = path;
         let mut place = path.parent().unwrap_or(Path::new("")).to_owned();
-        let mut pending: Vec<Component> = self.0.get(path)?.components().rev().collect();
+        let Some(target) = self.targets.get(path) else {
+            return Ok(None);
+        };
+        let mut pending: Vec<Component> = target.components().rev().collect();
         let mut followed = 0;
         while let Some(component) = pending.pop() {
             match component {
-                Component::RootDir | Component::Prefix(_) => return Some(by),
+                Component::RootDir | Component::Prefix(_) => return Ok(Some(by)),
                 Component::CurDir => {}
                 Component::ParentDir if place.pop() => {}
-                Component::ParentDir => return Some(by),
+                Component::ParentDir => return Ok(Some(by)),
                 Component::Normal(name) => {
                     place.push(name);
-                    if let Some((link, target)) = self.0.get_key_value(place.as_path()) {
+                    self.looked_up_bytes += place.as_os_str().len() as u64;
+                    check_limit(
+                        "bytes of the paths that its links lead through",
+                        self.looked_up_bytes,
+                        LOOKED_UP_BYTES_MAX,
+                    )?;
+                    if let Some((link, target)) = self.targets.get_key_value(place.as_path()) {
                         followed += 1;
                         if followed > LINKS_MAX {
-                            return None;
+                            return Ok(None);
                         }
                         by = link;
                         place.pop();
@@ -159,7 +181,7 @@ impl<'a> Links<'a> {
                 }
             }
         }
-        None
+        Ok(None)
     }
 }
 
@@ -214,8 +236,8 @@ mod tests {
             ("loop", "loop"),
             ("through", "lib64/../p/q/d/x"),
         ]);
-        let links = Links::of(&entries);
-        let by = |path: &'static str| links.leaves_by(Path::new(path));
+        let mut links = Links::of(&entries);
+        let mut by = |path: &'static str| links.leaves_by(Path::new(path)).expect("little work");
         for stays in ["lib64", "p/q/d", "deep/a", "nowhere", "loop", "through", "no link"] {
             assert_eq!(by(stays), None, "{stays}");
         }
@@ -223,6 +245,23 @@ mod tests {
         assert!(by("p/q/sly").is_some());
         assert_eq!(by("up"), Some(Path::new("up")));
         assert_eq!(by("over"), Some(Path::new("root")));
+    }
+
+    #[test]
+    fn links_that_lead_through_many_others_are_refused_in_time() {
+        // Each link leads through 600 folders that do not exist, and back, to the next link.
+        let (down, up) = ("x/".repeat(600), "../".repeat(600));
+        let names: Vec<_> = (0..=LINKS_MAX).map(|number| format!("c{number}")).collect();
+        let targets: Vec<_> = names[1..].iter().map(|next| format!("{down}{up}{next}")).collect();
+        let pairs: Vec<_> = names
+            .iter()
+            .zip(&targets)
+            .map(|(name, target)| (&**name, &**target))
+            .collect();
+        let entries = links(&pairs);
+        let mut links = Links::of(&entries);
+        let refused = (0..1_000_000).find_map(|_| links.leaves_by(Path::new("c0")).err());
+        assert!(matches!(refused, Some(ImageError::Limit { .. })), "{refused:?}");
     }
 
     #[test]
