@@ -149,10 +149,11 @@ struct Nursery {
 
 /// Serves the agent at standard input until it closes.
 pub fn serve() -> Result<(), NurseryError> {
+    // Users of sandboxes must be able to enter the folders that are made for them, also if the agent's umask is 077.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     // Closes everything that the agent left open by mistake.
     kernel::close_from(3).map_err(NurseryError::Socket)?;
-    // Avoids the standard library's standard input, which buffers.
-    // SAFETY: no other code in this program uses descriptor 0.
+    // SAFETY: no other code in this program uses descriptor 0. The standard library's standard input buffers.
     let agent = unsafe { OwnedFd::from_raw_fd(0) };
     let (order, mut fds) = receive::<NurseryOrder>(&agent)
         .map_err(NurseryError::Socket)?
