@@ -46,6 +46,13 @@ fn mutated_frames_break_no_decoder() {
 }
 
 #[test]
+fn a_module_with_a_dot_is_another_module() {
+    // The module `make` is admitted; a mutation found that the oracle took `make.` for it.
+    let pickle = b"\x80\x05\x8c\x05make.\x94\x8c\x01x\x94\x93\x94K\x01\x85\x94R\x94.";
+    assert!(!(named("task_pickle").check)(pickle));
+}
+
+#[test]
 fn mutated_tokens_never_open() {
     let minted = named("token").seeds;
     let minted = &minted()[..2];
