@@ -341,14 +341,6 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
     let survey = survey(at, &limits)?;
     let mut links = Links::of(&survey.entries);
     let interpreter = manifest.interpreter();
-    let link_targets: std::collections::HashMap<&Path, &Path> = survey
-        .entries
-        .iter()
-        .filter_map(|entry| match &entry.what {
-            EntryKind::Link { target } => Some((entry.path.as_path(), target.as_path())),
-            _ => None,
-        })
-        .collect();
     for entry in &survey.entries {
         match &entry.what {
             EntryKind::File { mode, .. } if mode & 0o6000 != 0 => {
@@ -359,8 +351,7 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
             }
             EntryKind::Link { target } => {
                 let by = links.leaves_by(&entry.path)?;
-                let is_allowed =
-                    by.is_none_or(|by| is_interpreter(by) && link_targets.get(by).copied() == interpreter.as_deref());
+                let is_allowed = by.is_none_or(|by| is_interpreter(by) && links.target(by) == interpreter.as_deref());
                 if !is_allowed {
                     let target = target.display();
                     return Err(contents_error(

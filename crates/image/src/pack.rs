@@ -174,11 +174,7 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
             continue;
         };
         let target = target.display();
-        let is_to_interpreter = is_interpreter(by)
-            && entries.iter().any(|entry| {
-                let leads = matches!(&entry.what, EntryKind::Link { target } if Some(target) == interpreter.as_ref());
-                leads && entry.path == by
-            });
+        let is_to_interpreter = is_interpreter(by) && links.target(by) == interpreter.as_deref();
         if !is_to_interpreter {
             let why = format!("it is a link that leaves the tree (to {target}); put a copy in its place");
             return Err(contents_error(&entry.path, why));

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 /// checked.
 const PATH_BYTES_MAX: u64 = 256 << 20;
 /// Limit of the bytes of all places at which links of a tree are looked up, one look-up for each component of their
-/// targets. Some seconds of work; the links of a large environment need a thousandth of it.
+/// targets. It is reached after 2.6 s of work (measured in the test below).
 const LOOKED_UP_BYTES_MAX: u64 = 1 << 30;
 /// Links in a row after which the kernel gives up.
 const LINKS_MAX: usize = 40;
@@ -139,6 +139,11 @@ impl<'a> Links<'a> {
             targets: entries.iter().filter_map(link).collect(),
             looked_up_bytes: 0,
         }
+    }
+
+    /// Target of the link at `path`; `None` if there is no link.
+    pub(crate) fn target(&self, path: &Path) -> Option<&'a Path> {
+        self.targets.get(path).copied()
     }
 
     /// Follows the link at `path`. Returns the link that leads out of the tree: the link at `path`, or a link on the
