@@ -1,9 +1,9 @@
 """A dataflow kernel for Parsl's apps that leaves most of the work to the executor: arguments that are futures, retries and
 failures.
 
-Apps are tasks of `hotlease.Executor`, which tracks their dependencies in Rust. If Python code
-has to run after one step of a task and before its next step (join apps, memoisation, staging from elsewhere, retry handlers,
-monitoring), the task is passed to Parsl's own kernel, the base class of this kernel, and runs in the same workers.
+Apps are tasks of `hotlease.Executor`, which tracks their dependencies in Rust. If Python code has to run after one step
+of a task and before its next step (join apps, memoisation, staging from elsewhere, retry handlers, monitoring), the task
+is passed to Parsl's own kernel, the base class of this kernel, and runs in the same workers.
 """
 
 from __future__ import annotations
