@@ -1,12 +1,12 @@
 //! Last resort: killing of an agent that does not answer, with all its workers.
 
-use nix::sys::signal::{Signal, kill};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
-use nix::unistd::Pid;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread;
@@ -32,39 +32,55 @@ pub struct Forced {
 /// Finds the first of these sockets that accepts a connection. Kills the agent that listens there, and all processes
 /// below the agent.
 pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
-    let (socket, agent) = first_listener(sockets)?;
-    let send = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).is_ok();
+    let agent = first_listener(sockets)?;
     // The agent is stopped first, so that it starts no process while its processes are counted.
-    kill(Pid::from_raw(agent), Signal::SIGSTOP)?;
-    // The agent may have ended before it was stopped, and another process may have its number. Such a process does not
-    // listen at the socket.
-    match listener(socket) {
-        Ok(now) if now == agent => {}
-        // A stopped agent accepts nothing, so its queue may be full now.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        _ => {
-            send(agent, Signal::SIGCONT);
-            return Err(io::Error::other(format!("agent {agent} has ended by itself")));
-        }
-    }
-    let below = stop_below(agent);
+    agent.signal(Signal::STOP)?;
+    let below = stop_below(&agent);
     // Children are killed before their parents: a stopped parent does not reap, so no other process has a child's
     // number yet.
-    let processes = below.iter().rev().filter(|pid| send(**pid, Signal::SIGKILL)).count();
-    send(agent, Signal::SIGKILL);
-    let dying = wait_for_deaths(below.iter().chain([&agent]));
+    let processes = below.iter().rev().filter(|pid| signal(**pid, Signal::KILL)).count();
+    // Fails only if the agent is dead.
+    let _ = agent.signal(Signal::KILL);
+    let dying = wait_for_deaths(below.iter().chain([&agent.pid]));
     Ok(Forced {
-        agent,
+        agent: agent.pid,
         processes,
         dying,
     })
 }
 
-fn first_listener<'s>(sockets: &[&'s Path]) -> io::Result<(&'s Path, i32)> {
+/// Process that listens at a socket of the agent.
+#[derive(Debug)]
+struct Listener {
+    pid: i32,
+    /// Owner of the folder of its sockets, who is also its real user.
+    owner: u32,
+    /// Descriptor of the process. A signal through it never reaches another process that gets the number.
+    process: OwnedFd,
+}
+
+impl Listener {
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.process, signal)?)
+    }
+}
+
+/// Whether the process of a descriptor has not ended: the descriptor of one that has ended is readable.
+fn is_running(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ended, PollTimeout::ZERO) == Ok(0)
+}
+
+/// Sends a signal to a process; returns whether there is such a process.
+fn signal(pid: i32, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
+}
+
+fn first_listener(sockets: &[&Path]) -> io::Result<Listener> {
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
     for socket in sockets {
         match listener(socket) {
-            Ok(agent) => return Ok((socket, agent)),
+            Ok(agent) => return Ok(agent),
             Err(error) => failed = error,
         }
     }
@@ -73,14 +89,24 @@ fn first_listener<'s>(sockets: &[&'s Path]) -> io::Result<(&'s Path, i32)> {
 
 /// Returns the process that listens at a socket, even if it accepts no more connections. Does not wait: a full queue is
 /// an error.
-fn listener(path: &Path) -> io::Result<i32> {
+fn listener(path: &Path) -> io::Result<Listener> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let owner = std::fs::metadata(folder)?.uid();
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connection = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     connect(connection.as_raw_fd(), &UnixAddr::new(path)?)?;
     let peer = getsockopt(&connection, PeerCredentials)?;
-    checked_agent((peer.pid(), peer.uid()), user_of(peer.pid()), owner).map_err(io::Error::other)
+    let pid = checked_peer((peer.pid(), peer.uid()), owner).map_err(io::Error::other)?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let pid = pid.as_raw_nonzero().get();
+    // The process of the descriptor had the number while its user was read, because it has not ended yet.
+    let user = user_of(pid).filter(|_| is_running(&process));
+    match user == Some(owner) {
+        true => Ok(Listener { pid, owner, process }),
+        false => Err(io::Error::other(format!(
+            "process {pid}, which listened at its socket, has ended, or is now a process of another user than {owner}"
+        ))),
+    }
 }
 
 /// Returns the real user of a process, or `None` if there is no such process.
@@ -92,31 +118,40 @@ fn user_of(pid: i32) -> Option<u32> {
 
 /// Returns the process of a listener, if it can be an agent whose sockets are in a folder of `owner`. That user could
 /// put a link to another program's socket there, for example to a socket of process 1; all other processes are below
-/// process 1. The user could also keep the socket open after the process that listened first has ended, until a
-/// process of another user gets its number. So `now`, the present user of the process, must be the owner as well.
-fn checked_agent((pid, uid): (i32, u32), now: Option<u32>, owner: u32) -> Result<i32, String> {
-    match pid {
-        // For the kernel, 0 and negative numbers mean groups of processes, including this program's group.
-        ..=0 => Err("the agent is in another namespace of processes".into()),
-        1 => Err("process 1 listens at its socket".into()),
-        _ if uid != owner => Err(format!(
+/// process 1. The user could also keep the socket open after the process that listened first has ended, until another
+/// process gets its number: so the caller looks at the present user of the process, too.
+fn checked_peer((pid, uid): (i32, u32), owner: u32) -> Result<Pid, String> {
+    match Pid::from_raw(pid) {
+        // The kernel gives 0 for a process that this program cannot name. Negative numbers would mean groups.
+        None => Err("the agent is in another namespace of processes".into()),
+        Some(_) if pid < 0 => Err(format!("{pid} is the number of no process")),
+        Some(Pid::INIT) => Err("process 1 listens at its socket".into()),
+        Some(_) if uid != owner => Err(format!(
             "process {pid} of user {uid} listens at its socket, whose folder is user {owner}'s"
         )),
-        _ if now != Some(owner) => Err(format!(
-            "process {pid}, which listened at its socket, has ended, or is now a process of another user than {owner}"
-        )),
-        _ => Ok(pid),
+        Some(pid) => Ok(pid),
     }
 }
 
-/// Stops all processes below the stopped process `top`; returns them, parents before children. The search is repeated
-/// until all are stopped, so it also finds the children of processes that fork meanwhile.
-fn stop_below(top: i32) -> Vec<i32> {
+/// Whether a process below an agent of the user `owner` may be killed. Sandboxes of an agent that is not root run as
+/// other users, but in user namespaces of their own. Any other process of another user has more rights than the agent,
+/// such as a program that is set-user-id.
+fn may_kill(pid: i32, owner: u32) -> bool {
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    owner == 0
+        || user_of(pid) == Some(owner)
+        || namespace(&pid.to_string()).is_some_and(|its| Some(its) != namespace("self"))
+}
+
+/// Stops all processes below the stopped agent that may be killed; returns them, parents before children. The search is
+/// repeated until all are stopped, so it also finds the children of processes that fork meanwhile.
+fn stop_below(agent: &Listener) -> Vec<i32> {
     let until = Instant::now() + STOP_LIMIT;
     let mut signalled = HashSet::new();
     let mut found = Vec::new();
     while let Ok(table) = process_table() {
-        found = below(top, &table);
+        found = below(agent.pid, &table);
+        found.retain(|pid| may_kill(*pid, agent.owner));
         let running = found
             .iter()
             .filter(|pid| !table.get(pid).is_none_or(|process| process.is_still));
@@ -125,7 +160,7 @@ fn stop_below(top: i32) -> Vec<i32> {
             break;
         }
         for pid in running {
-            if kill(Pid::from_raw(pid), Signal::SIGSTOP).is_ok() {
+            if signal(pid, Signal::STOP) {
                 signalled.insert(pid);
             }
         }
@@ -133,7 +168,7 @@ fn stop_below(top: i32) -> Vec<i32> {
     // If a signalled process is not below the agent any more, the right process had ended before the signal, and
     // another process has its number. That process is continued.
     for other in signalled.iter().filter(|pid| !found.contains(pid)) {
-        let _ = kill(Pid::from_raw(*other), Signal::SIGCONT);
+        signal(*other, Signal::CONT);
     }
     found
 }
@@ -245,18 +280,34 @@ mod tests {
 
     #[test]
     fn only_a_process_of_the_folder_s_owner_is_taken_for_the_agent() {
-        assert_eq!(checked_agent((7, 1000), Some(1000), 1000), Ok(7));
+        assert_eq!(
+            checked_peer((7, 1000), 1000).map(|pid| pid.as_raw_nonzero().get()),
+            Ok(7)
+        );
         for (peer, owner) in [((0, 0), 0), ((-1, 0), 0), ((1, 0), 0), ((7, 0), 1000), ((7, 1000), 0)] {
-            let checked = checked_agent(peer, Some(owner), owner);
-            assert!(checked.is_err(), "{peer:?} in a folder of {owner}");
-        }
-        // The process that listened has ended, and a process of another user may have its number.
-        for now in [None, Some(0), Some(1001)] {
-            assert!(checked_agent((7, 1000), now, 1000).is_err(), "{now:?}");
+            assert!(checked_peer(peer, owner).is_err(), "{peer:?} in a folder of {owner}");
         }
         let own = std::process::id() as i32;
         assert_eq!(user_of(own), Some(nix::unistd::getuid().as_raw()));
         assert_eq!(user_of(-1), None);
+    }
+
+    #[test]
+    fn processes_with_more_rights_than_the_agent_are_not_killed() {
+        let (own, other) = (std::process::id() as i32, nix::unistd::getuid().as_raw() + 1);
+        assert!(may_kill(own, nix::unistd::getuid().as_raw()));
+        assert!(may_kill(own, 0), "an agent of root has the right to kill all");
+        assert!(!may_kill(own, other));
+        // There is no such process.
+        assert!(!may_kill(-1, other));
+        // A sandbox of an agent that is not root: another user for the kernel, in a user namespace.
+        let sleeping = Command::new("unshare").args(["--user", "sleep", "60"]).spawn();
+        let sleeping = TestAgent(sleeping.expect("unshare"));
+        let until = Instant::now() + Duration::from_secs(10);
+        while !may_kill(sleeping.0.id() as i32, other) {
+            assert!(Instant::now() < until, "it is in the namespace of this test");
+            thread::sleep(DEATH_LOOK);
+        }
     }
 
     #[test]
@@ -268,7 +319,7 @@ mod tests {
         let error = loop {
             // Connections that were closed stay in the queue.
             match listener(&path) {
-                Ok(pid) => assert_eq!(pid, std::process::id() as i32),
+                Ok(found) => assert_eq!(found.pid, std::process::id() as i32),
                 Err(error) => break error,
             }
             waiting += 1;
@@ -276,8 +327,8 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "after {waiting}: {error}");
         let other = folder.path().join("other.sock");
         let _other = SocketListener::bind(&other).expect("bound");
-        let (found, _) = first_listener(&[&path, &other]).expect("another socket of it");
-        assert_eq!(found, other);
+        let found = first_listener(&[&path, &other]).expect("another socket of it");
+        assert_eq!(found.pid, std::process::id() as i32);
     }
 
     /// Process that is killed at the end of its test, even if the test fails.
