@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Exit, Kind, Launcher, Process, ProcessEnd};
+use nix::sys::stat::{Mode, umask};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +96,21 @@ async fn a_sandbox_sees_only_its_own_root_processes_and_devices() {
     assert_eq!(seen("grep -c : /proc/self/net/dev").await, "1\n", "loopback alone");
     let secrets = "for f in /etc/shadow /etc/ssh /var /sys /run /mnt /host; do test -e $f && echo $f; done; true";
     assert_eq!(seen(secrets).await, "");
+}
+
+#[tokio::test]
+async fn a_sandbox_does_not_depend_on_the_umask_of_its_agent() {
+    if launcher(Policy::default()).is_none() {
+        return;
+    }
+    let own = umask(Mode::from_bits_truncate(0o077));
+    let launcher = launcher(Policy::default());
+    umask(own);
+    let launcher = launcher.expect("a sandbox can be made with any umask");
+    assert_eq!(
+        output_of(&launcher, "ls /usr/bin /tmp > /dev/null && umask").await,
+        "0022\n"
+    );
 }
 
 #[tokio::test]
