@@ -126,6 +126,10 @@ def log_levels(name):
         logger.exception("it went wrong")
 
 
+def warn(name, text):
+    logging.getLogger(name).warning("%s", text)
+
+
 def log_wrongly():
     logging.getLogger("wrong").warning("%d", "no number")
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import pytest
+import talking
 import tasks
 
 import hotlease
@@ -124,6 +125,19 @@ def test_the_code_in_a_dask_exception_does_not_run_either(sandboxed, tmp_path):
     with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
         dask.compute(task, scheduler=scheduler.get, pool=sandboxed)
     assert not os.listdir(tmp_path)
+
+
+def test_what_a_sandbox_prints_or_logs_has_no_control_characters(sandboxed, capsys):
+    evil, plain = "\x1b]0;title\x07\ta 10 %\rb\x9b31m", "b\ufffd31m"
+    sandboxed.submit(talking.say_what_is, f"{evil}\n").result(60)
+    assert capsys.readouterr().out == f"[say_what_is worker 0] {plain}\n"
+    seen = []
+    options = hotlease.ExecutorOptions(sandbox="namespace", output=seen.append)
+    end(sandboxed)
+    with hotlease.Executor(1, options=options) as executor:
+        executor.submit(talking.warn, evil, evil).result(60)
+    (record,) = seen
+    assert record.getMessage() == record.name == "\ufffd]0;title\ufffd\ta 10 %\rb\ufffd31m"
 
 
 def test_a_sandbox_returns_objects_of_classes_that_the_program_names(sandboxed, output):

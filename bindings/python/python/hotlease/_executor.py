@@ -487,12 +487,12 @@ class Executor(_core.Client, _bases.Executor):
         _report.write(path, records, self._slots(), self._submitted())
 
 
-def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:
-    def show(function: str, worker: int, pieces: Pieces) -> None:
+def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces, bool], None]:
+    def show(function: str, worker: int, pieces: Pieces, is_untrusted: bool) -> None:
         # Imported here: tasks of most programs print nothing.
         from hotlease import _showing
 
-        _showing.show(output, function, worker, pieces)
+        _showing.show(output, function, worker, pieces, is_untrusted)
 
     return show
 

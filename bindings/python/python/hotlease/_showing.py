@@ -40,9 +40,13 @@ if TYPE_CHECKING:
     Pieces = list[tuple[int, Any]]
 
 
-def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
+def show(
+    output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces, is_untrusted: bool = False
+) -> None:
     """Shows the output of a task, or passes it to a callable. If a part cannot be shown, the parts after it are still
-    shown."""
+    shown. Control characters are replaced if the output is untrusted: a terminal would obey them."""
+    if is_untrusted:
+        function, pieces = _printable(function, pieces)
     if not isinstance(output, bool):
         for part in _parts(function, worker, pieces):
             output(part)
@@ -60,6 +64,16 @@ def show(output: Union[bool, Callable[[Part], object]], function: str, worker: i
                 failed = failed or error
     if failed is not None:
         raise failed
+
+
+def _printable(function: str, pieces: Pieces) -> tuple[str, Pieces]:
+    from hotlease._guarded.text import printable
+
+    def of_record(fields: tuple[Any, ...]) -> tuple[Any, ...]:
+        *texts, extras = map(printable, fields)
+        return (*texts, tuple((printable(name), printable(value)) for name, value in extras))
+
+    return printable(function), [(kind, of_record(what) if kind == _RECORD else printable(what)) for kind, what in pieces]
 
 
 def _stream_of(part: Part) -> str:

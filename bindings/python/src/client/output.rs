@@ -38,6 +38,7 @@ struct Entry {
     target: Arc<Target>,
     worker: usize,
     pieces: Box<[u8]>,
+    is_untrusted: bool,
 }
 
 #[derive(Default)]
@@ -101,14 +102,15 @@ impl OutputQueue {
         locked(&self.waiting)
     }
 
-    /// Adds the output of a task.
+    /// Adds the output of a task. `is_untrusted`: it comes from a sandbox, and is shown without control characters.
     #[cold]
-    pub fn leave(self: &Arc<Self>, target: &Arc<Target>, worker: usize, pieces: &[u8]) {
+    pub fn leave(self: &Arc<Self>, (target, worker): (&Arc<Target>, usize), pieces: &[u8], is_untrusted: bool) {
         let mut waiting = self.waiting();
         waiting.entries.push_back(Entry {
             target: target.clone(),
             worker,
             pieces: pieces.into(),
+            is_untrusted,
         });
         waiting.bytes += ENTRY_BYTES + pieces.len();
         waiting.arrived += 1;
@@ -240,7 +242,7 @@ impl OutputQueue {
         };
         let shown = entry
             .pieces(py, left_out)
-            .and_then(|(name, pieces)| show.call1(py, (name, entry.worker, pieces)));
+            .and_then(|(name, pieces)| show.call1(py, (name, entry.worker, pieces, entry.is_untrusted)));
         match shown {
             Err(error) if error.is_instance_of::<PyException>(py) => {
                 // Results do not depend on whether the output can be shown.

@@ -14,6 +14,7 @@ import pickle
 
 from hotlease import _core, _known
 from hotlease._guarded import collisions, names
+from hotlease._guarded.text import make_printable, printable
 from hotlease._outcomes import remote_exception, unreadable
 
 TYPE_CHECKING = False
@@ -58,15 +59,17 @@ def read_result(data: bytes, buffers: list[Any], function: str, classes: tuple[A
 
 def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes: tuple[Any, ...]) -> BaseException:
     """Reads the exception that a task raised. An exception that is no `Exception`, such as `SystemExit`, becomes a `TaskError`:
-    the program would end by it, with a status that the sandbox chooses."""
+    the program would end by it, with a status that the sandbox chooses. What Python shows of it has no control characters."""
 
     def load(data: bytes) -> Any:
         exception = _reader(classes).load(data)
-        if isinstance(exception, BaseException) and not isinstance(exception, Exception):
-            raise NotAdmitted(f"{type(exception).__name__} would end the program")
+        if isinstance(exception, BaseException):
+            if not isinstance(exception, Exception):
+                raise NotAdmitted(f"{type(exception).__name__} would end the program")
+            make_printable(exception)
         return exception
 
-    return remote_exception(traceback, pickled, text, load)
+    return remote_exception(printable(traceback), pickled, printable(text), load)
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ impl ExecutorCore {
     pub fn strip_output(&self, (target, times): ReplyOwner<'_>, worker: usize, reply: &mut [u8]) -> usize {
         let mut length = reply.len();
         if let Some((end, pieces)) = task_output::split(reply) {
-            self.showing.leave(target, worker, pieces);
+            self.showing.leave((target, worker), pieces, self.guard().is_some());
             reply[0] &= !task_output::FLAG;
             length = end;
         }
