@@ -30,7 +30,7 @@ use crate::neighbours::{Arrivals, Neighbours};
 use crate::store::{id_of, image_file};
 use crate::survey::{EntryKind, Links, contents_error, is_interpreter, survey};
 use crate::{ImageId, Manifest};
-use nix::unistd::{AccessFlags, access, geteuid};
+use nix::unistd::geteuid;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -191,8 +191,9 @@ impl Cache {
     /// Mounts this image, and fetches it first if necessary. Further calls share the mount. The image is unmounted when
     /// its last user drops it, or is found dead.
     ///
-    /// # Errors Fails as [`Cache::fetch`] does. Also fails if the image contains a file that no image may contain, no
-    /// way of mounting works here, or the interpreter that the image needs is not on this node.
+    /// # Errors Fails as [`Cache::fetch`] does. Also fails if the image contains a file that no image may contain, or no
+    /// way of mounting works here. Does not look for the interpreter on this node; see
+    /// [`MountedImage::check_interpreter`].
     pub fn mount(&self, id: &ImageId) -> Result<MountedImage, ImageError> {
         let _work = self.work(id)?;
         let at = self.place("mounts", id);
@@ -243,10 +244,6 @@ impl Cache {
         if !self.is_checked(id) {
             check_contents(at, &manifest, &self.options.limits)?;
             self.note_checked(id);
-        }
-        if let Some(path) = manifest.interpreter() {
-            let usable = access(&path, AccessFlags::X_OK).map_err(io::Error::from);
-            usable.map_err(|source| ImageError::Interpreter { id: *id, path, source })?;
         }
         Ok(manifest)
     }

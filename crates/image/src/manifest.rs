@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Name of the manifest's file, at the root of the image.
 pub const MANIFEST_FILE: &str = ".hotlease-environment.json";
@@ -137,9 +137,10 @@ impl Manifest {
             )));
         }
         for path in [Some(manifest.prefix()), manifest.interpreter()].into_iter().flatten() {
-            if !path.is_absolute() || path.as_os_str().as_bytes().contains(&0) {
+            let climbs = path.components().any(|part| part == Component::ParentDir);
+            if !path.is_absolute() || climbs || path.as_os_str().as_bytes().contains(&0) {
                 return Err(wrong(
-                    "it names a path that is not absolute, or has a NUL byte in it".into(),
+                    "it names a path that is not absolute, or has `..` or a NUL byte in it".into(),
                 ));
             }
         }
@@ -173,6 +174,7 @@ mod tests {
             r#"{"format":2,"kind":"venv","prefix":"/a"}"#,
             r#"{"format":1,"kind":"venv","prefix":"a"}"#,
             r#"{"format":1,"kind":"venv","prefix":"/a","interpreter":"/a\u0000b"}"#,
+            r#"{"format":1,"kind":"venv","prefix":"/a","interpreter":"/usr/../a/bin/python3"}"#,
         ] {
             fs::write(&file, wrong).unwrap();
             assert!(Manifest::read(dir.path()).is_err(), "{wrong}");

@@ -7,6 +7,7 @@ use crate::lock::Lock;
 use crate::manifest::{Manifest, TreeKind};
 use crate::mount;
 use crate::trace::{OpenRecorder, Prefetch};
+use nix::unistd::{AccessFlags, access};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,21 @@ impl MountedImage {
     /// Metadata of the image.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Checks that this node has the interpreter that the image needs.
+    ///
+    /// # Errors
+    /// Fails with [`ImageError::Interpreter`] if the interpreter cannot be executed.
+    pub fn check_interpreter(&self) -> Result<(), ImageError> {
+        let Some(path) = self.manifest.interpreter() else {
+            return Ok(());
+        };
+        access(&path, AccessFlags::X_OK).map_err(|error| ImageError::Interpreter {
+            id: self.id,
+            path,
+            source: error.into(),
+        })
     }
 
     /// Lets processes that are started from now on keep the image mounted, even after this process is killed.

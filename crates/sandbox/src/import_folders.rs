@@ -33,10 +33,12 @@ const MARKS: [&str; 7] = [
 /// Files and folders that mark a Python environment: the first a virtual environment, the second an environment of
 /// conda.
 const ENVIRONMENTS: [&str; 2] = ["pyvenv.cfg", "conda-meta"];
+/// Beginnings of the names of the folders in `lib` that contain the standard libraries of CPython, GraalPy and PyPy.
+const LIBRARIES: [&[u8]; 2] = [b"python3", b"pypy3"];
 /// Lowest user id of a person, by the convention of distributions.
 const FIRST_PERSON: u32 = 1000;
 /// Largest number of links to follow, as in the kernel: a longer chain is a loop.
-const LINKS_MAX: usize = 40;
+pub(crate) const LINKS_MAX: usize = 40;
 
 /// Home folders of a host.
 #[derive(Debug, Clone, Default)]
@@ -109,9 +111,11 @@ impl ImportFolders {
         for _ in 0..LINKS_MAX {
             let link = std::fs::read_link(&interpreter).ok();
             let (folder, prefix) = (interpreter.parent(), interpreter.parent().and_then(Path::parent));
+            // A link to an interpreter may be in any folder, such as `~/tools/bin`.
+            let is_shown = |prefix: &Path| !homes.hides(prefix) && (link.is_none() || is_python_prefix(prefix));
             match prefix {
-                // Of a hidden prefix, such as `~/.local`, only the parts that an interpreter needs are shown.
-                Some(prefix) if homes.hides(prefix) => {
+                // Of another prefix, such as `~/.local`, only the parts that an interpreter needs are shown.
+                Some(prefix) if !is_shown(prefix) => {
                     let libraries = ["lib", "lib64"].map(|name| prefix.join(name));
                     let libraries = libraries.into_iter().filter(|_| link.is_none());
                     let parts = folder.map(Path::to_owned).into_iter().chain(libraries);
@@ -142,6 +146,21 @@ impl ImportFolders {
             self.shown.insert(folder.to_owned());
         }
     }
+}
+
+/// Whether a folder is a Python environment, or contains Python's standard library.
+pub(crate) fn is_python_prefix(prefix: &Path) -> bool {
+    let has_library = |name: &str| {
+        let entries = std::fs::read_dir(prefix.join(name)).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| {
+                LIBRARIES
+                    .iter()
+                    .any(|start| entry.file_name().as_encoded_bytes().starts_with(start))
+            })
+            .any(|entry| entry.path().join("os.py").is_file())
+    };
+    ENVIRONMENTS.iter().any(|name| prefix.join(name).exists()) || ["lib", "lib64"].into_iter().any(has_library)
 }
 
 /// Removes `.` and `..` from a path, without looking at the disk.

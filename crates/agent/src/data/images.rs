@@ -16,10 +16,15 @@ use hotlease_image::{
     Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours,
     OpenRecorder,
 };
-use hotlease_sandbox::Launcher;
+use hotlease_sandbox::{Launcher, check_named_python, is_named_python};
 use hotlease_wire::Rejection;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::unistd::{AccessFlags, access};
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -303,7 +308,6 @@ fn refusal(id: &ImageId, error: &ImageError, way: MountMethod) -> Rejection {
         ImageError::Damaged { .. } => {
             format!("{error}; pack it again, or remove that file (`hotlease env verify` finds such)")
         }
-        ImageError::Interpreter { path, .. } => no_python(id, path),
         ImageError::CannotMount { .. } if way == MountMethod::Fuse => format!(
             "{error}; its operator installs squashfuse, or lets the kernel mount images of all tenants with \
              `hotlease agent --environment-mount any`"
@@ -335,23 +339,37 @@ impl Image {
         &self.manifest
     }
 
-    /// Refuses an image that lacks this program, or that names as its interpreter a file of the host which is no
-    /// Python. Reads files of the image and of the host, so it must not run on a thread of the runtime.
-    pub fn check(&self, program: &Path) -> Result<(), Rejection> {
+    /// Refuses an image that lacks this program, or whose interpreter on the host does not pass `interpreter`. Reads
+    /// files of the image, and of the host as far as `interpreter` says, so it must not run on a thread of the runtime.
+    pub fn check(&self, program: &Path, interpreter: InterpreterCheck) -> Result<(), Rejection> {
         let refusal = |why| Rejection::NoEnvironment {
             environment: self.id.to_string(),
             why,
         };
-        if !self.at.join(program).is_file() {
+        let named = self.manifest.interpreter();
+        let has = image_file(&self.at, program).map_err(|error| refusal(format!("looking into it failed: {error}")))?;
+        // A link that leaves an image leads to its interpreter: this was checked when the image was mounted.
+        if !(has == ImageFile::Inside || has == ImageFile::Outside && named.is_some()) {
             return Err(refusal(format!(
                 "{} has no {}; pack a virtual environment or a conda prefix, in which hotlease is installed",
                 self.id,
                 program.display()
             )));
         }
-        match self.manifest.interpreter() {
-            Some(interpreter) if !is_python(&interpreter) => Err(refusal(no_python(&self.id, &interpreter))),
-            _ => Ok(()),
+        let Some(named) = named else { return Ok(()) };
+        match interpreter {
+            InterpreterCheck::None => Ok(()),
+            InterpreterCheck::Exists if is_python(&named) => Ok(()),
+            InterpreterCheck::Exists => Err(refusal(no_python(&self.id, &named))),
+            InterpreterCheck::Trusted => check_named_python(&named).map_err(|error| {
+                refusal(format!(
+                    "{} names {} as its interpreter, and a sandbox shows only the folders of Pythons that only root \
+                     and this agent's user can change: {error}; show the folder with `hotlease agent --sandbox-show`, or \
+                     make the environment with another Python",
+                    self.id,
+                    named.display()
+                ))
+            }),
         }
     }
 
@@ -374,14 +392,48 @@ fn no_python(id: &ImageId, interpreter: &Path) -> String {
     )
 }
 
-/// Whether the path is a Python of the host. The author of an image names the path, and sandboxes show its prefix:
-/// without this check, sandboxes would show any folder that the author names.
+/// Whether the path is a Python of the host. The author of an image names the path.
 fn is_python(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let is_named = ["python", "pypy", "graalpy"]
-        .iter()
-        .any(|kind| name.starts_with(kind.as_bytes()));
-    is_named && path.parent().is_some_and(|folder| folder.ends_with("bin")) && path.is_file()
+    is_named_python(path) && path.is_file() && access(path, AccessFlags::X_OK).is_ok()
+}
+
+/// Check of the interpreter of the host that an image names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InterpreterCheck {
+    /// Files of the host are not looked at.
+    None,
+    /// The interpreter must exist.
+    Exists,
+    /// The sandbox shows the folders around the interpreter, so these must be a Python's
+    /// ([`check_named_python`]).
+    Trusted,
+}
+
+/// Place of a file that is looked up in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ImageFile {
+    Inside,
+    /// A link leads out of the image.
+    Outside,
+    Missing,
+}
+
+/// Looks for the file at `path` in the image that is mounted at `image`, without following a link out of it.
+fn image_file(image: &Path, path: &Path) -> io::Result<ImageFile> {
+    let folder = open(
+        image,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match openat2(&folder, path, how) {
+        Ok(file) if fstat(&file)?.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits() => Ok(ImageFile::Inside),
+        Err(Errno::EXDEV) => Ok(ImageFile::Outside),
+        Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(ImageFile::Missing),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Drop for Image {

@@ -128,7 +128,7 @@ impl VisibleFolders<'_> {
     }
 
     /// Whether a sandbox sees the host's file at this path, at the same place.
-    fn has_of_host(&self, file: &Path) -> bool {
+    pub fn has_of_host(&self, file: &Path) -> bool {
         let climbs = file.components().any(|part| part == Component::ParentDir);
         let is_same = |mount: &&Mount| mount.source == mount.target;
         let is_in_mount = |mount: &Mount| file.starts_with(&mount.target);
@@ -326,6 +326,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let prefix = folder.path().join("venv");
         std::fs::create_dir_all(prefix.join("bin")).expect("made");
+        std::fs::write(prefix.join("pyvenv.cfg"), "").expect("written");
         std::os::unix::fs::symlink("/usr/bin/python3", prefix.join("bin/python")).expect("a link");
         let interpreter = prefix.join("bin/python");
         let interpreter = Some(interpreter.as_path());

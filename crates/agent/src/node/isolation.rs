@@ -1,13 +1,13 @@
 //! Isolation of a lease's workers: their sandboxes, and the parts of the host that they see.
 
 use super::Node;
-use crate::data::images::{Image, ImageRequester};
+use crate::data::images::{Image, ImageRequester, InterpreterCheck};
 use crate::data::storage::{LeaseStorage, StorageRequester};
 use crate::isolation::caller::RequestOrigin;
 use crate::isolation::sandboxes::{ImportMounts, VisibleFolders};
 use crate::isolation::{reach, sandboxes};
 use crate::workers::python;
-use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, WorkerReach};
+use hotlease_sandbox::{DeclaredDirectory, KeepAlive, Kind, Mount, Program, WorkerReach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
 use hotlease_wire::python::decode_path;
@@ -27,14 +27,22 @@ pub(super) struct Isolation {
     /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
     origin: RequestOrigin,
-    /// The mounted environment that the lease names, and the time until it was mounted.
-    image: Option<(Arc<Image>, Duration)>,
+    image: Option<LeaseImage>,
+}
+
+/// The environment that a lease names.
+struct LeaseImage {
+    mounted: Arc<Image>,
+    /// Time until it was mounted.
+    took: Duration,
+    /// Mounts of the interpreter that the environment has on the host.
+    interpreter: Vec<Mount>,
 }
 
 impl Isolation {
     /// Time for which the lease waited for its environment.
     pub(super) fn waiting_time(&self) -> Option<Duration> {
-        self.image.as_ref().map(|(_, took)| *took)
+        self.image.as_ref().map(|image| image.took)
     }
 }
 
@@ -69,11 +77,10 @@ impl Node {
         }
         let python = request.python.as_ref().filter(|python| !python.image.is_empty());
         let image = match python {
-            Some(python) => {
-                let begun = Instant::now();
-                let image = self.image_of(python, &request.tenant, origin).await?;
-                Some((image, begun.elapsed()))
-            }
+            Some(python) => Some(
+                self.image_of(python, &request.tenant, (sandbox, origin), &reach)
+                    .await?,
+            ),
             None => None,
         };
         Ok(Isolation {
@@ -124,24 +131,58 @@ impl Node {
         self.supply.storage.of_lease(asked, asker)
     }
 
+    /// Mounts the environment of a lease, and checks it. Files of the host are looked at only if the lease's tenant may
+    /// see them, because refusals would otherwise tell which files the host has.
     async fn image_of(
         &self,
         python: &PythonRuntime,
         tenant: &str,
-        origin: RequestOrigin,
-    ) -> Result<Arc<Image>, Rejection> {
-        let interpreter = python::within_image(decode_path(&python.interpreter))?;
-        let asker = ImageRequester {
-            tenant,
-            is_own: self.identity.sandboxes.is_own(tenant, origin),
+        (sandbox, origin): (Kind, RequestOrigin),
+        reach: &WorkerReach,
+    ) -> Result<LeaseImage, Rejection> {
+        let begun = Instant::now();
+        let program = python::within_image(decode_path(&python.interpreter))?;
+        let sandboxes = &self.identity.sandboxes;
+        let is_own = sandboxes.is_own(tenant, origin);
+        let image = self
+            .identity
+            .images
+            .get(&python.image, ImageRequester { tenant, is_own })
+            .await?;
+        let took = begun.elapsed();
+        let seen = self.seen(&reach.directories);
+        let named = image.manifest().interpreter();
+        let interpreter = match sandbox {
+            Kind::Process => Vec::new(),
+            kind => {
+                sandboxes
+                    .mounts(named.as_deref(), &[], tenant, (kind, origin), &seen)?
+                    .mounts
+            }
         };
-        let image = self.identity.images.get(&python.image, asker).await?;
+        let check = match &named {
+            _ if !interpreter.is_empty() => InterpreterCheck::Trusted,
+            Some(named) if is_own || sandbox == Kind::Process || seen.has_of_host(named) => InterpreterCheck::Exists,
+            _ => InterpreterCheck::None,
+        };
         let mounted = Arc::clone(&image);
-        let checked = tokio::task::spawn_blocking(move || mounted.check(&interpreter)).await;
+        let checked = tokio::task::spawn_blocking(move || mounted.check(&program, check)).await;
         checked.map_err(|error| Rejection::Unavailable {
             what: format!("looking into an environment failed: {error}"),
         })??;
-        Ok(image)
+        Ok(LeaseImage {
+            mounted: image,
+            took,
+            interpreter,
+        })
+    }
+
+    /// Folders that workers of a lease see without mounts of their program.
+    fn seen<'a>(&'a self, declared: &'a [DeclaredDirectory]) -> VisibleFolders<'a> {
+        VisibleFolders {
+            shown: &self.supply.launcher.policy().mounts,
+            declared,
+        }
     }
 
     /// Program of a lease's Python workers, with the mounts that it needs in its sandbox. Also returns the folders of
@@ -153,25 +194,21 @@ impl Node {
         isolation: &Isolation,
     ) -> Result<(Arc<Program>, Vec<PathBuf>), Rejection> {
         let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
-        let shown = &self.supply.launcher.policy().mounts;
-        let seen = VisibleFolders {
-            shown,
-            declared: &isolation.reach.directories,
-        };
+        let seen = self.seen(&isolation.reach.directories);
         let path: Vec<PathBuf> = python.path.iter().map(|folder| decode_path(folder).into()).collect();
         let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
             Kind::Process => Ok(ImportMounts::default()),
             kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), &seen),
         };
-        let Some((image, _)) = &isolation.image else {
+        let Some(image) = &isolation.image else {
             let mut program = python::program(python, None)?;
             let found = mounts(Some(&program.path), &path)?;
             program.mounts = found.mounts;
             return Ok((Arc::new(program), found.hidden));
         };
-        // An image needs at most one interpreter of the host. Workers of the agent's own user also see the folders of
-        // the client's import path, if these can be shown; for other workers the image replaces these folders.
-        let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?.mounts;
+        // Workers of the agent's own user also see the folders of the client's import path, if these can be shown; for
+        // other workers the image replaces these folders.
+        let (image, mut needed) = (&image.mounted, image.interpreter.clone());
         let of_client = match sandboxes.is_own(tenant, origin) {
             true => mounts(None, &path).unwrap_or_default(),
             false => ImportMounts::default(),
@@ -179,7 +216,7 @@ impl Node {
         needed.extend(of_client.mounts);
         let place = match isolation.sandbox {
             Kind::Process => image.at().to_owned(),
-            _ => sandboxes::place_of(image.manifest().prefix(), image.at(), needed.iter().chain(shown)),
+            _ => sandboxes::place_of(image.manifest().prefix(), image.at(), needed.iter().chain(seen.shown)),
         };
         let mut program = python::program(python, Some(&place))?;
         if isolation.sandbox != Kind::Process {

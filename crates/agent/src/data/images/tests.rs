@@ -141,8 +141,9 @@ async fn an_unavailable_image_is_refused_with_a_remedy() {
     let small = Arc::new(opened(&small).await);
     assert!(why(small.get(&packed, OWN).await).contains("--environment-cache-bytes"));
     if let Some(image) = got(&images, &packed).await {
-        assert!(image.check(Path::new("bin/python")).is_ok());
-        let missing = image.check(Path::new("bin/python9"));
+        let check = |program: &str| image.check(Path::new(program), InterpreterCheck::Exists);
+        assert!(check("bin/python").is_ok());
+        let missing = check("bin/python9");
         assert!(
             matches!(&missing, Err(Rejection::NoEnvironment { why, .. }) if why.contains("bin/python9")),
             "{missing:?}"
@@ -164,12 +165,62 @@ async fn the_author_of_an_image_chooses_no_folder_of_the_host() {
         let Some(image) = got(&images, &packed).await else {
             return;
         };
-        let refused = image.check(Path::new("bin/python"));
-        assert!(
-            matches!(&refused, Err(Rejection::NoEnvironment { why, .. }) if why.contains(named)),
-            "{named}: {refused:?}"
-        );
+        for check in [InterpreterCheck::Exists, InterpreterCheck::Trusted] {
+            let refused = image.check(Path::new("bin/python"), check);
+            assert!(
+                matches!(&refused, Err(Rejection::NoEnvironment { why, .. }) if why.contains(named)),
+                "{named}: {refused:?}"
+            );
+        }
     }
+}
+
+#[tokio::test]
+async fn folders_are_shown_only_around_a_python_with_its_library() {
+    let scene = Scene::new();
+    let images = scene.images().await;
+    let Some(packed) = scene.packed("venv") else { return };
+    let Some(image) = got(&images, &packed).await else {
+        return;
+    };
+    let check = |check| image.check(Path::new("bin/python"), check);
+    assert_eq!(check(InterpreterCheck::Exists), Ok(()));
+    let refused = check(InterpreterCheck::Trusted)
+        .expect_err("there is no library")
+        .to_string();
+    assert!(
+        refused.contains("standard library") && refused.contains("--sandbox-show"),
+        "{refused}"
+    );
+    let library = scene.path("host/lib/python3.11");
+    fs::create_dir_all(&library).expect("made");
+    fs::write(library.join("os.py"), "").expect("a file");
+    assert_eq!(check(InterpreterCheck::Trusted), Ok(()));
+    // A stranger's link in the place of the interpreter.
+    let (python, elsewhere) = (scene.path("host/bin/python3"), scene.path("project/bin/tool"));
+    fs::create_dir_all(elsewhere.parent().expect("a folder")).expect("made");
+    fs::rename(&python, &elsewhere).expect("moved");
+    symlink(&elsewhere, &python).expect("a link");
+    assert_eq!(check(InterpreterCheck::Exists), Ok(()));
+    assert!(check(InterpreterCheck::Trusted).is_err());
+}
+
+#[tokio::test]
+async fn a_refusal_does_not_tell_what_is_at_a_path_of_the_host() {
+    let scene = Scene::new();
+    let images = scene.images().await;
+    let Some(packed) = scene.packed("venv") else { return };
+    let Some(image) = got(&images, &packed).await else {
+        return;
+    };
+    let python = scene.path("host/bin/python3");
+    let checks =
+        || [InterpreterCheck::None, InterpreterCheck::Exists].map(|check| image.check(Path::new("bin/python"), check));
+    fs::remove_file(&python).expect("removed");
+    let missing = checks();
+    fs::create_dir(&python).expect("made");
+    assert_eq!(checks(), missing);
+    assert!(missing[0].is_ok() && missing[1].is_err(), "{missing:?}");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ pub(crate) struct RunArgs {
 
 pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
     let mounted = args.cache.open()?.mount(&args.image)?;
+    mounted.check_interpreter()?;
     // If this process is killed, its command keeps the mounted files.
     mounted.share_with_children()?;
     let recorder = mounted.record();
