@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Limit of the bytes of all paths and link targets of a tree together. They are in memory while the tree is packed or
-/// checked.
-const PATH_BYTES_MAX: u64 = 256 << 20;
+/// Limit of the bytes of all paths and link targets of a tree together: 64 bytes for each of a million entries. They are
+/// in memory, about twice, while the tree is packed or checked.
+const PATH_BYTES_MAX: u64 = 64 << 20;
 /// Limit of the bytes of all places at which links of a tree are looked up, one look-up for each component of their
 /// targets. It is reached after 2.6 s of work (measured in the test below).
 const LOOKED_UP_BYTES_MAX: u64 = 1 << 30;
