@@ -33,6 +33,10 @@ def platform():
     """Returns the runtime directory of the platform. The first Executor starts the platform; it is ended after all tests."""
     yield _RUNTIME
     subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60)
+
+
+def pytest_unconfigure(config):
+    # Also in the process that only distributes tests to others, which starts no platform.
     shutil.rmtree(_RUNTIME, ignore_errors=True)
 
 
