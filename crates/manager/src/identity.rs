@@ -12,7 +12,7 @@
 //! * [`Authenticator`] — finds the caller of a connection and a header.
 //! * [`TenantDirectory`] — tenants, members and keys.
 //! * [`Issuers`] — JSON web tokens; `munge`, `keys`, `sessions` — other credentials; `challenges` — their nonces.
-//! * `gate` — checks every gRPC request before its route.
+//! * `gate` — checks every gRPC request before its route; `places` — how many requests each caller may have.
 
 mod authenticator;
 mod caller;
@@ -23,6 +23,7 @@ mod jwt;
 pub(crate) mod keys;
 mod munge;
 mod operation;
+mod places;
 mod sessions;
 mod subject;
 
@@ -37,6 +38,7 @@ pub(crate) use jwt::ISSUER_BYTES_MAX;
 pub use jwt::{Issuers, IssuersError};
 pub use munge::MungeConfig;
 pub use operation::{CallerGroup, ManagerOperation};
+pub(crate) use places::{PlaceLimits, RequestPlaces};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
 pub(crate) use subject::ISSUER_END;
 use subject::Subject;

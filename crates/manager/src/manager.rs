@@ -1,7 +1,7 @@
 //! Start, service and stop of a manager.
 
 use crate::agents::news;
-use crate::identity::{Gate, TenantDirectory};
+use crate::identity::{Gate, PlaceLimits, RequestPlaces, TenantDirectory};
 use crate::identity_service::{self, IdentityService};
 use crate::listener::LocalListener;
 use crate::request_metrics::RequestMetrics;
@@ -27,14 +27,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
-use tower::limit::GlobalConcurrencyLimitLayer;
 
 /// Longest request, bytes: a heartbeat of an agent full of leases.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Longest response, bytes: a listing of every lease.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Limit of requests that are processed at a time, over all connections; others wait.
-const REQUESTS_MAX: usize = 512;
+/// Numbers of requests that are processed at a time, over all connections; others wait.
+const PLACES: PlaceLimits = PlaceLimits { group: 512, caller: 64 };
 /// Limit of requests of one connection at a time.
 const STREAMS_MAX: u32 = 64;
 /// Longest headers of a request, bytes.
@@ -187,7 +186,7 @@ async fn serve(
     (rest, rest_tls): (LocalListener, Option<TlsListener>),
     stopping: watch::Receiver<bool>,
 ) {
-    let requests = GlobalConcurrencyLimitLayer::new(REQUESTS_MAX);
+    let places = Arc::new(RequestPlaces::new(PLACES));
     let service = Service(Arc::clone(&state));
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     let accepting = tokio::spawn(listener.accept_into(accepted));
@@ -203,7 +202,7 @@ async fn serve(
 
     let local = serve_on(
         service.clone(),
-        requests.clone(),
+        Arc::clone(&places),
         ReceiverStream::new(connections),
         stopping.clone(),
     );
@@ -218,8 +217,8 @@ async fn serve(
         let connections = ReceiverStream::new(connections).map(|peer| Ok(PeerStream::from(peer)));
         let strangers = ReceiverStream::new(strangers).map(|stranger| Ok(StrangerStream::from(stranger)));
         tokio::join!(
-            serve_on(service.clone(), requests.clone(), connections, stopping.clone()),
-            serve_on(service, requests, strangers, stopping),
+            serve_on(service.clone(), Arc::clone(&places), connections, stopping.clone()),
+            serve_on(service, places, strangers, stopping),
         );
         accepting.abort();
     };
@@ -238,14 +237,14 @@ async fn serve(
 /// Serves connections until told to stop; then lets them finish for [`FINISH_WITHIN`].
 async fn serve_on<C>(
     service: Service,
-    requests: GlobalConcurrencyLimitLayer,
+    places: Arc<RequestPlaces>,
     connections: impl Stream<Item = io::Result<C>>,
     stopping: watch::Receiver<bool>,
 ) where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
     let observed = RequestMetrics::new(Arc::clone(&service.0.metrics));
-    let gate = Gate::new(Arc::clone(&service.0.authenticator));
+    let gate = Gate::new(Arc::clone(&service.0.authenticator), places);
     let identity = IdentityServer::new(IdentityService(Arc::clone(&service.0)))
         .max_decoding_message_size(identity_service::MESSAGE_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
@@ -254,7 +253,6 @@ async fn serve_on<C>(
         .max_encoding_message_size(ANSWER_BYTES_MAX);
     let server = Server::builder()
         .layer(observed)
-        .layer(requests)
         .layer(gate)
         .timeout(REQUEST_TIMEOUT)
         .max_concurrent_streams(STREAMS_MAX)

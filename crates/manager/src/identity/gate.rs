@@ -1,5 +1,6 @@
 //! Gate of the gRPC service: refuses unknown callers, and routes without an operation.
 
+use super::places::{RequestPlace, RequestPlaces};
 use super::{Authenticator, Caller, CallerGroup, ConnectionPeer, ManagerOperation};
 use crate::listener::LocalPeerInfo as LocalPeer;
 use hotlease_net::StrangerInfo;
@@ -15,18 +16,21 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-/// Authenticates each request and checks its operation. Puts the [`Caller`] into the request's extensions.
+/// Authenticates each request and checks its operation. Puts the [`Caller`] into the request's extensions. The request
+/// then waits for one of the caller's places.
 #[derive(Clone)]
 pub(crate) struct Gate<S> {
     authenticator: Arc<Authenticator>,
+    places: Arc<RequestPlaces>,
     inner: S,
 }
 
 impl Gate<()> {
     /// Layer that puts the gate before a service.
-    pub(crate) fn new(authenticator: Arc<Authenticator>) -> Self {
+    pub(crate) fn new(authenticator: Arc<Authenticator>, places: Arc<RequestPlaces>) -> Self {
         Self {
             authenticator,
+            places,
             inner: (),
         }
     }
@@ -38,6 +42,7 @@ impl<S> Layer<S> for Gate<()> {
     fn layer(&self, inner: S) -> Gate<S> {
         Gate {
             authenticator: Arc::clone(&self.authenticator),
+            places: Arc::clone(&self.places),
             inner,
         }
     }
@@ -62,15 +67,19 @@ where
         // Use the clone that was polled ready, and put a fresh one in its place.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
-        let authenticator = Arc::clone(&self.authenticator);
+        let (authenticator, places) = (Arc::clone(&self.authenticator), Arc::clone(&self.places));
         let asked = RequestIdentity::by(&request);
         Box::pin(async move {
             let admitted = match asked {
-                Ok(asked) => asked.admit(&authenticator).await,
+                Ok(asked) => asked.admit(&authenticator, &places).await,
                 Err(refusal) => Err(refusal),
             };
             match admitted {
-                Ok(Admission { connection, caller }) => {
+                Ok(Admission {
+                    connection,
+                    caller,
+                    place: _place,
+                }) => {
                     request.extensions_mut().insert(GateConnection(connection));
                     if let Some(caller) = caller {
                         if let Some(stranger) = request.extensions().get::<StrangerInfo>() {
@@ -112,20 +121,29 @@ impl RequestIdentity {
         })
     }
 
-    async fn admit(self, authenticator: &Authenticator) -> Result<Admission, Rejection> {
-        if self.operation.allowed_callers() == CallerGroup::AllPeers {
+    async fn admit(self, authenticator: &Authenticator, places: &RequestPlaces) -> Result<Admission, Rejection> {
+        let Self {
+            operation,
+            connection,
+            authorization,
+        } = self;
+        // A stranger waits for one of its connection's few places already before it is authenticated.
+        let unknown = places.take(&connection, None).await;
+        if operation.allowed_callers() == CallerGroup::AllPeers {
             return Ok(Admission {
-                connection: self.connection,
+                connection,
                 caller: None,
+                place: unknown,
             });
         }
-        let authorization = self.authorization.as_deref();
         let caller = authenticator
-            .authenticate(&self.connection, authorization, SystemTime::now())
+            .authenticate(&connection, authorization.as_deref(), SystemTime::now())
             .await?;
-        caller.check(self.operation)?;
+        caller.check(operation)?;
+        drop(unknown);
         Ok(Admission {
-            connection: self.connection,
+            place: places.take(&connection, Some(&caller)).await,
+            connection,
             caller: Some(caller),
         })
     }
@@ -136,6 +154,8 @@ struct Admission {
     connection: ConnectionPeer,
     /// `None` if the operation is open to all peers.
     caller: Option<Caller>,
+    /// Held until the response.
+    place: RequestPlace,
 }
 
 /// Connection of a request that passed the gate; stored in its extensions.

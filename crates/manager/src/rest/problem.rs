@@ -121,7 +121,10 @@ impl Problem {
     /// The limit of requests that are processed at a time is reached.
     pub(super) fn busy(limit: usize) -> Self {
         let kind = ("busy", "Too many requests at a time", StatusCode::SERVICE_UNAVAILABLE);
-        let busy = Self::new(kind, format!("{limit} requests are at work; ask again in a second"));
+        let why = format!(
+            "{limit} requests of one caller are processed at a time, or too many of others wait; ask again in a second"
+        );
+        let busy = Self::new(kind, why);
         Self {
             ran: Some("no"),
             ..busy

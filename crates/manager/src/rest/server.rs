@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::{gate, routes};
+use crate::identity::{Caller, ConnectionPeer, PlaceLimits, RequestPlaces, connection_of};
 use crate::listener::LocalListener;
 use crate::state::ManagerState;
 use axum::Router;
@@ -19,7 +20,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::transport::server::Connected;
@@ -37,32 +38,37 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 const LIFE: Duration = Duration::from_secs(300);
 /// Time limit for a connection to finish its request when its life ends or the manager stops.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// Limit of requests that are processed at a time, over all connections; further ones are refused.
-const REQUESTS_MAX: usize = 64;
+/// Numbers of requests that are processed at a time, over all connections; further ones are refused.
+const PLACES: PlaceLimits = PlaceLimits { group: 64, caller: 16 };
 /// Limit of accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
 
 /// Router with all routes, behind the gate.
 fn service(state: &Arc<ManagerState>) -> Router {
     let (router, _) = routes::router().split_for_parts();
-    let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let places = Arc::new(RequestPlaces::new(PLACES));
     router
         .fallback(async || Problem::not_found("there is no such path; see /v1/openapi.json"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(from_fn(move |request: Request, next: Next| {
-            let turns = Arc::clone(&turns);
-            async move { in_turn(&turns, request, next).await }
+            let places = Arc::clone(&places);
+            async move { in_place(&places, request, next).await }
         }))
         .layer(from_fn_with_state(Arc::clone(state), gate::observe))
         .with_state(Arc::clone(state))
 }
 
-/// Refuses a request if too many are being processed. Runs behind the gate, so that requests of strangers do not use up
-/// this limit.
-async fn in_turn(turns: &Semaphore, request: Request, next: Next) -> Response {
-    match turns.try_acquire() {
-        Ok(_turn) => next.run(request).await,
-        Err(_) => Problem::busy(REQUESTS_MAX).into_response(),
+/// Refuses a request if its caller, or all callers, have too many that are being processed. Runs behind the gate, which
+/// has identified the caller.
+async fn in_place(places: &RequestPlaces, request: Request, next: Next) -> Response {
+    // A connection without credentials counts as a stranger's; the gate has let it ask only what strangers may.
+    let connection = connection_of(request.extensions()).unwrap_or(ConnectionPeer::Stranger {
+        channel: [0; 32],
+        server: [0; 32],
+    });
+    match places.try_take(&connection, request.extensions().get::<Caller>()) {
+        Some(_place) => next.run(request).await,
+        None => Problem::busy(PLACES.caller).into_response(),
     }
 }
 

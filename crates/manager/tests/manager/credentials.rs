@@ -239,13 +239,13 @@ async fn nonsense_about_tenants_is_refused() {
 
 /// A manager on TLS, with and without certificates, and its site's authority.
 pub struct Site {
-    dir: TempDir,
-    manager: Manager,
+    pub dir: TempDir,
+    pub manager: Manager,
     pub local: ManagerClient<Channel>,
 }
 
 impl Site {
-    async fn new(tenants: TenantPolicy) -> Self {
+    pub async fn new(tenants: TenantPolicy) -> Self {
         Self::with(tenants, None).await
     }
 

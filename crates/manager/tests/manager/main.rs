@@ -4,6 +4,7 @@ mod credentials;
 mod fixture;
 mod munge;
 mod munged;
+mod unfinished;
 
 use fixture::{TestManager, connect, lease, start, tenant, used, wish};
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
