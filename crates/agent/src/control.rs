@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod batch;
 pub(crate) mod cores;
+pub(crate) mod grpc_server;
 pub(crate) mod listener;
 pub(crate) mod listing;
 pub(crate) mod lock;

@@ -8,7 +8,8 @@ use crate::batch::policy_watch::PolicyWatch;
 use crate::config::{AGENT_SOCKET, NODE_SOCKET, SESSION_SOCKET};
 use crate::control::batch::NodeSocket;
 use crate::control::cores;
-use crate::control::listener::{GrpcListener, SessionListener, SocketFile};
+use crate::control::grpc_server::{ACCEPTED_MAX, FINISH_LIMIT, serve_grpc, serve_on, until_true};
+use crate::control::listener::{GrpcListener, SessionListener};
 use crate::control::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::control::membership::ManagerMembership;
 use crate::control::network;
@@ -45,39 +46,22 @@ use hotlease_net::grpc::channel_to_first;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_net::{Address, CertificateRole, TlsListener};
 use hotlease_sandbox::Launcher;
-use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Connected;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Channel, Endpoint};
 
 /// Time for which the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
-/// Longest request, bytes.
-const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// Longest response, bytes: a listing of every lease, worker and library.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Largest number of requests of one connection at a time.
-const STREAMS_MAX: u32 = 256;
-/// Largest number of accepted connections that wait for the server.
-const ACCEPTED_MAX: usize = 16;
 /// Time in which a manager on this host must accept.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// Interval of the probes that detect dead peers of the TLS port.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Time in which killed workers must be gone when the agent stops.
 const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
-/// Time in which requests under way must finish when the agent stops.
-const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running agent. It stops on [`Agent::shutdown`], or when it is dropped.
 pub struct Agent {
@@ -115,10 +99,9 @@ impl Agent {
             None => Launcher::new(&Launcher::find()?)?,
         };
         let launcher = launcher
-            .with_policy(config.sandbox_policy.clone())
+            .with_policy(config.policy_of_sandboxes())
             .with_container(config.sandbox_container.clone())
             .with_machine(config.sandbox_machine.clone());
-        sandboxes::check(&launcher, config.sandbox).await?;
         hotlease_net::raise_descriptor_limit();
         let lock = DirectoryLock::take(&config.runtime_dir)?;
         let (agent, journal) = match &config.state_dir {
@@ -128,6 +111,7 @@ impl Agent {
             }
             None => (lock.identity()?, None),
         };
+        sandboxes::check(&launcher, config.sandbox).await?;
         let others = config
             .network
             .as_ref()
@@ -350,12 +334,6 @@ fn local_manager(socket: &Path) -> Result<Channel, AgentError> {
     Ok(endpoint.connect_timeout(CONNECT_LIMIT).connect_lazy())
 }
 
-/// Waits until the value is true or its sender is gone.
-async fn until_true(mut watched: watch::Receiver<bool>) {
-    // An error means that the sender is gone. This has the same effect as true.
-    let _ = watched.wait_for(|value| *value).await;
-}
-
 struct AgentParts {
     node: Arc<Node>,
     grpc: GrpcListener,
@@ -460,40 +438,4 @@ async fn finish(what: &str, task: tokio::task::JoinHandle<()>) {
 
 fn measure_ticks(node: Arc<Node>) {
     tokio::task::spawn_blocking(move || node.supply.set_tick_hz(measure_tick_hz(TICK_MEASUREMENT)));
-}
-
-async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Receiver<bool>) {
-    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
-    let accepting = tokio::spawn(listener.accept_into(accepted));
-    serve_on(service, connections, closing).await;
-    match accepting.await {
-        Ok(file) => drop::<SocketFile>(file),
-        Err(error) => tracing::error!(%error, "the accepting task failed"),
-    }
-}
-
-/// Serves connections until `closing` is true, and then for at most [`FINISH_LIMIT`].
-async fn serve_on<C>(service: Service, connections: mpsc::Receiver<io::Result<C>>, closing: watch::Receiver<bool>)
-where
-    C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
-{
-    let service = AgentServer::new(service)
-        .max_decoding_message_size(REQUEST_BYTES_MAX)
-        .max_encoding_message_size(ANSWER_BYTES_MAX);
-    let server = Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
-        .add_service(service)
-        .serve_with_incoming_shutdown(ReceiverStream::new(connections), until_true(closing.clone()));
-    tokio::pin!(server);
-    let served = tokio::select! {
-        served = &mut server => Ok(served),
-        () = until_true(closing) => timeout(FINISH_LIMIT, server).await,
-    };
-    match served {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%error, "the agent's gRPC service failed"),
-        Err(_) => tracing::debug!("cut connections that did not close"),
-    }
 }
