@@ -11,7 +11,7 @@ use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -184,6 +184,21 @@ impl AgentConfig {
         }
     }
 
+    /// Policy of the sandboxes, which also hides the platform's own sockets and files: to code of the agent's own user
+    /// they would be open.
+    pub(crate) fn policy_of_sandboxes(&self) -> Policy {
+        let others = [self.state_dir.as_deref(), self.manager_socket.as_deref()];
+        let others = others
+            .into_iter()
+            .flatten()
+            .filter(|path| !path.starts_with(&self.runtime_dir));
+        let own = std::iter::once(self.runtime_dir.as_path()).chain(others);
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut policy = self.sandbox_policy.clone();
+        policy.hidden.extend(own.map(|path| absolute(path).into_os_string()));
+        policy
+    }
+
     /// Settings with their defaults.
     pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
         let runtime_dir = runtime_dir.into();
@@ -221,5 +236,24 @@ impl AgentConfig {
             until: None,
             state_dir: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sandboxes_do_not_show_the_platform_itself() {
+        let mut config = AgentConfig::new("/run/ours");
+        assert_eq!(
+            config.policy_of_sandboxes().hidden,
+            ["/run/ours"],
+            "the socket is in it"
+        );
+        config.state_dir = Some("/var/lib/ours".into());
+        config.manager_socket = Some("/run/manager/manager.sock".into());
+        let hidden = ["/run/ours", "/var/lib/ours", "/run/manager/manager.sock"];
+        assert_eq!(config.policy_of_sandboxes().hidden, hidden);
     }
 }

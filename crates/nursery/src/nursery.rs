@@ -193,7 +193,7 @@ impl Nursery {
                 .map_err(step("leaving groups"))
                 .map_err(failed)?;
         }
-        let host = Host::leave().map_err(failed)?;
+        let host = Host::leave(&policy.hidden).map_err(failed)?;
         let lacks = containers.as_ref().map(|containers| containers.runtime.lacking());
         root::make_pieces().map_err(failed)?;
         let view = match containers {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 /// Largest number of mounts of one policy or program.
 pub const MOUNTS_MAX: usize = 128;
+/// Largest number of folders and files that no sandbox shows.
+pub const HIDDEN_MAX: usize = 16;
 /// Largest number of sandboxes that are prepared ahead.
 pub const PREPARED_MAX: u32 = 64;
 
@@ -76,6 +78,10 @@ impl Default for Users {
 pub struct Policy {
     /// Mounts of every sandbox, beside the system's own programs and libraries (default: none).
     pub mounts: Vec<Mount>,
+    /// Folders of the host that are empty in every sandbox, and files without content, also where a mount shows a folder
+    /// around them: those of the platform itself, which are for its user alone (default: none). What does not exist when
+    /// the nursery starts is not hidden.
+    pub hidden: Vec<OsString>,
     /// Whether leases may ask for the host's network; a sandbox has no network otherwise (default: no).
     pub network: bool,
     /// Size of each sandbox's `/tmp`, bytes of memory (default: 256 MiB).
@@ -103,6 +109,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             mounts: Vec::new(),
+            hidden: Vec::new(),
             network: false,
             tmp_bytes: 256 << 20,
             shm_bytes: 64 << 20,
@@ -125,9 +132,9 @@ impl Policy {
         if users.first == 0 || users.count == 0 || last >= u64::from(u32::MAX) {
             return Some("the range of users for sandboxes is empty, or has root or the last user in it".into());
         }
-        if self.mounts.len() > MOUNTS_MAX || self.prepared > PREPARED_MAX {
+        if self.mounts.len() > MOUNTS_MAX || self.hidden.len() > HIDDEN_MAX || self.prepared > PREPARED_MAX {
             return Some(format!(
-                "a policy has at most {MOUNTS_MAX} mounts, and {PREPARED_MAX} prepared sandboxes"
+                "a policy has at most {MOUNTS_MAX} mounts, {HIDDEN_MAX} hidden paths, and {PREPARED_MAX} prepared sandboxes"
             ));
         }
         if self.processes < 8 || self.files < 32 || self.tmp_bytes < 1 << 20 || self.shm_bytes < 1 << 16 {

@@ -1,11 +1,14 @@
 //! The host's files, as the nursery reaches them from its own root.
 
-use super::{FIRST_ROOT, HOST, NEW, PIECES, StepError, restrict_mount, step};
+use super::{FIRST_ROOT, HOST, NEW, PIECES, StepError, in_memory, restrict_mount, step};
 use crate::directory::DeclaredDirectory;
-use crate::kernel;
+use crate::kernel::{self, READ_ONLY};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use rustix::mount::{MountFlags, MountPropagationFlags, OpenTreeFlags, mount, mount_change, open_tree};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change, move_mount, open_tree,
+};
 use rustix::process::{chdir, pivot_root};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +18,9 @@ use std::path::{Path, PathBuf};
 pub struct Host(OwnedFd);
 
 impl Host {
-    /// Moves this process, which has its own mounts already, onto a root of its own.
-    pub fn leave() -> Result<Self, StepError> {
+    /// Moves this process, which has its own mounts already, onto a root of its own, from where the paths in `hidden` show
+    /// nothing.
+    pub fn leave(hidden: &[OsString]) -> Result<Self, StepError> {
         // Later mounts of the host appear here; mounts made here appear nowhere else.
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", slave).map_err(step("making mounts private"))?;
@@ -37,7 +41,30 @@ impl Host {
         chdir("/").map_err(step("entering the nursery's root"))?;
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let host = rustix::fs::open(HOST, folder, Mode::empty()).map_err(step("opening the host's root"))?;
-        Ok(Self(host))
+        let host = Self(host);
+        for path in hidden {
+            let path = Path::new(path);
+            host.hide(path).map_err(step(format!("hiding {}", path.display())))?;
+        }
+        Ok(host)
+    }
+
+    /// Makes a folder of the host look empty, here and in all trees that are copied from now on; makes any other file,
+    /// such as a socket, look like `/dev/null`. Does nothing if nothing is there.
+    fn hide(&self, path: &Path) -> io::Result<()> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = match openat2(&self.0, path, flags, Mode::empty(), resolve) {
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(()),
+            found => found?,
+        };
+        let is_folder = fs::File::from(found.try_clone()?).metadata()?.is_dir();
+        let empty = match is_folder {
+            true => in_memory(1 << 12, "000", READ_ONLY)?,
+            false => self.tree(Path::new("/dev/null"))?,
+        };
+        let onto = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        Ok(move_mount(&empty, "", &found, "", onto)?)
     }
 
     /// Path at which the nursery finds a path of the host.

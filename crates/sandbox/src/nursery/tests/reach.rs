@@ -1,7 +1,7 @@
 //! Access of programs beyond their sandbox.
 
-use super::{exit_of, launcher, shell};
-use crate::{DeclaredDirectory, Kind, Launcher, Policy, Process, ProcessEnd, SandboxError, WorkerReach};
+use super::{exit_of, launcher, output_of, shell, start};
+use crate::{DeclaredDirectory, Kind, Launcher, Mount, Policy, Process, ProcessEnd, SandboxError, WorkerReach};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -158,6 +158,52 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
     );
     let asking = WorkerReach { network: true, ..reach };
     assert!(start("true", &asking).is_err(), "the site grants no network");
+}
+
+#[tokio::test]
+async fn a_hidden_folder_is_empty_where_the_folder_around_it_is_shown() {
+    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(run.join("manager.sock")).expect("a socket");
+    std::fs::write(folder.path().join("beside"), "seen\n").expect("written");
+    open_to_all(folder.path());
+    open_to_all(&run);
+    let script = format!(
+        "cat {0}/beside; ls {0}/run/manager.sock {0}/run/.. > /dev/null 2>&1; test -e {0}/run/manager.sock; echo $?",
+        folder.path().display()
+    );
+    let shown = |hidden: &[&Path]| {
+        launcher(Policy {
+            mounts: vec![Mount::read_only(folder.path())],
+            hidden: hidden.iter().map(|path| path.as_os_str().to_owned()).collect(),
+            ..Policy::default()
+        })
+    };
+    let Some(open) = shown(&[]) else { return };
+    assert_eq!(output_of(&open, &script).await, "seen\n0\n", "it is shown");
+    let missing = folder.path().join("missing");
+    let hiding = shown(&[&run, &missing]).expect("as before");
+    assert_eq!(output_of(&hiding, &script).await, "seen\n1\n");
+    let socket = run.join("manager.sock");
+    let is_socket = format!("test -S {0}; echo $?", socket.display());
+    assert_eq!(output_of(&open, &is_socket).await, "0\n");
+    let hiding = shown(&[&socket]).expect("as before");
+    assert_eq!(output_of(&hiding, &is_socket).await, "1\n");
+    // Also in a folder that a program needs.
+    let program = shell(&script, vec![Mount::read_only(folder.path())]);
+    let hiding = launcher(Policy {
+        hidden: vec![run.into()],
+        ..Policy::default()
+    });
+    let exit = exit_of(&start(&hiding.expect("as before"), &program).expect("started")).await;
+    assert_eq!(exit.output, "seen\n1\n");
+}
+
+/// Lets every user enter a folder and read it.
+fn open_to_all(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).expect("opened");
 }
 
 #[tokio::test]
