@@ -1,10 +1,11 @@
 //! Last resort: killing of an agent that does not answer, with all its workers.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
-use std::collections::{HashMap, HashSet};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +13,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Limit of descriptors of this program: one for each process below the agent.
+const DESCRIPTORS: u64 = 1 << 16;
 /// Time limit for stopping all processes below the agent.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
 /// Time limit for killed processes to free their memory.
@@ -32,16 +35,20 @@ pub struct Forced {
 /// Finds the first of these sockets that accepts a connection. Kills the agent that listens there, and all processes
 /// below the agent.
 pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
+    // Best effort: a process without a descriptor is not killed.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS);
     let agent = first_listener(sockets)?;
     // The agent is stopped first, so that it starts no process while its processes are counted.
     agent.signal(Signal::STOP)?;
     let below = stop_below(&agent);
-    // Children are killed before their parents: a stopped parent does not reap, so no other process has a child's
-    // number yet.
-    let processes = below.iter().rev().filter(|pid| signal(**pid, Signal::KILL)).count();
+    // A descriptor of a process never leads to another process that gets the number.
+    let killed = below
+        .values()
+        .filter(|process| pidfd_send_signal(process, Signal::KILL).is_ok());
+    let processes = killed.count();
     // Fails only if the agent is dead.
     let _ = agent.signal(Signal::KILL);
-    let dying = wait_for_deaths(below.iter().chain([&agent.pid]));
+    let dying = wait_for_deaths(below.values().chain([&agent.process]));
     Ok(Forced {
         agent: agent.pid,
         processes,
@@ -69,11 +76,6 @@ impl Listener {
 fn is_running(process: &OwnedFd) -> bool {
     let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     poll(&mut ended, PollTimeout::ZERO) == Ok(0)
-}
-
-/// Sends a signal to a process; returns whether there is such a process.
-fn signal(pid: i32, signal: Signal) -> bool {
-    Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 fn first_listener(sockets: &[&Path]) -> io::Result<Listener> {
@@ -143,42 +145,54 @@ fn may_kill(pid: i32, owner: u32) -> bool {
         || namespace(&pid.to_string()).is_some_and(|its| Some(its) != namespace("self"))
 }
 
-/// Stops all processes below the stopped agent that may be killed; returns them, parents before children. The search is
-/// repeated until all are stopped, so it also finds the children of processes that fork meanwhile.
-fn stop_below(agent: &Listener) -> Vec<i32> {
+/// Stops all processes below the stopped agent that may be killed; returns them by number. The search is repeated until
+/// all are stopped, so it also finds the children of processes that fork meanwhile.
+fn stop_below(agent: &Listener) -> HashMap<i32, OwnedFd> {
     let until = Instant::now() + STOP_LIMIT;
-    let mut signalled = HashSet::new();
-    let mut found = Vec::new();
+    let mut held = HashMap::new();
     while let Ok(table) = process_table() {
-        found = below(agent.pid, &table);
-        found.retain(|pid| may_kill(*pid, agent.owner));
-        let running = found
-            .iter()
-            .filter(|pid| !table.get(pid).is_none_or(|process| process.is_still));
-        let running: Vec<i32> = running.copied().collect();
-        if running.is_empty() || Instant::now() >= until {
-            break;
-        }
-        for pid in running {
-            if signal(pid, Signal::STOP) {
-                signalled.insert(pid);
+        let found = below(agent.pid, &table);
+        let mut are_still = true;
+        for pid in found {
+            let Some(seen) = table.get(&pid).filter(|seen| !seen.is_dead) else {
+                continue;
+            };
+            if !held.contains_key(&pid) && may_kill(pid, agent.owner) {
+                are_still = false;
+                held.extend(open_below(pid, agent, &held).map(|process| (pid, process)));
+            }
+            if let Some(process) = held.get(&pid).filter(|_| !seen.is_still) {
+                are_still = false;
+                // Fails only if the process is dead.
+                let _ = pidfd_send_signal(process, Signal::STOP);
             }
         }
+        if are_still || Instant::now() >= until {
+            break;
+        }
     }
-    // If a signalled process is not below the agent any more, the right process had ended before the signal, and
-    // another process has its number. That process is continued.
-    for other in signalled.iter().filter(|pid| !found.contains(pid)) {
-        signal(*other, Signal::CONT);
-    }
-    found
+    held
 }
 
-/// Waits until these processes have freed their memory; returns the number of processes that have not done so in time.
-fn wait_for_deaths<'p>(processes: impl Iterator<Item = &'p i32> + Clone) -> usize {
+/// Opens the process with this number, if it is a child of the agent or of a process in `held`, and may be killed.
+fn open_below(pid: i32, agent: &Listener, held: &HashMap<i32, OwnedFd>) -> Option<OwnedFd> {
+    let opened = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+    let parent = process(pid)?.parent;
+    let parent = match parent == agent.pid {
+        true => &agent.process,
+        false => held.get(&parent)?,
+    };
+    let is_right = may_kill(pid, agent.owner);
+    // Both have their numbers still, so what was read of these numbers was theirs.
+    (is_right && is_running(&opened) && is_running(parent)).then_some(opened)
+}
+
+/// Waits until these processes have ended, and so have freed their memory; returns the number of processes that have
+/// not done so in time.
+fn wait_for_deaths<'p>(processes: impl Iterator<Item = &'p OwnedFd> + Clone) -> usize {
     let until = Instant::now() + DEATH_LIMIT;
     loop {
-        let has_memory = |pid: &&i32| process(**pid).is_some_and(|process| !process.is_dead);
-        let left = processes.clone().filter(has_memory).count();
+        let left = processes.clone().filter(|process| is_running(process)).count();
         if left == 0 || Instant::now() >= until {
             return left;
         }
