@@ -107,17 +107,17 @@ impl ImportFolders {
         let mut found = Self::default();
         // Adds the prefix of PREFIX/bin/python, and the prefix of each file in its chain of links: the interpreter of a
         // virtual environment is a link to its base interpreter.
-        let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
-        for _ in 0..LINKS_MAX {
-            let link = std::fs::read_link(&interpreter).ok();
+        let mut chain = interpreter.into_iter().flat_map(link_chain).peekable();
+        while let Some(interpreter) = chain.next() {
+            let is_link = chain.peek().is_some();
             let (folder, prefix) = (interpreter.parent(), interpreter.parent().and_then(Path::parent));
             // A link to an interpreter may be in any folder, such as `~/tools/bin`.
-            let is_shown = |prefix: &Path| !homes.hides(prefix) && (link.is_none() || is_python_prefix(prefix));
+            let is_shown = |prefix: &Path| !homes.hides(prefix) && (!is_link || is_python_prefix(prefix));
             match prefix {
                 // Of another prefix, such as `~/.local`, only the parts that an interpreter needs are shown.
                 Some(prefix) if !is_shown(prefix) => {
                     let libraries = ["lib", "lib64"].map(|name| prefix.join(name));
-                    let libraries = libraries.into_iter().filter(|_| link.is_none());
+                    let libraries = libraries.into_iter().filter(|_| !is_link);
                     let parts = folder.map(Path::to_owned).into_iter().chain(libraries);
                     parts
                         .filter(|part| !homes.hides(part))
@@ -126,8 +126,6 @@ impl ImportFolders {
                 Some(prefix) => found.add(prefix, homes),
                 None => {}
             }
-            let Some(to) = link else { break };
-            interpreter = normal(&interpreter.parent().unwrap_or(Path::new("/")).join(to));
         }
         path.iter().for_each(|folder| found.add(folder, homes));
         let all = found.shown.clone();
@@ -146,6 +144,16 @@ impl ImportFolders {
             self.shown.insert(folder.to_owned());
         }
     }
+}
+
+/// The path of an interpreter, and the paths that it leads to if it is a link, one after the other. Each link is read
+/// when the path behind it is requested.
+pub fn link_chain(interpreter: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let behind = |link: &PathBuf| {
+        let target = std::fs::read_link(link).ok()?;
+        Some(normal(&link.parent().unwrap_or(Path::new("/")).join(target)))
+    };
+    std::iter::successors(Some(interpreter.to_owned()), behind).take(LINKS_MAX)
 }
 
 /// Whether a folder is a Python environment, or contains Python's standard library.

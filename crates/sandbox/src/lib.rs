@@ -49,7 +49,7 @@ pub use exit::{Exit, ProcessEnd};
 pub use hotlease_nursery::directory::DeclaredDirectory;
 pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
-pub use import_folders::{HomeFolders, ImportFolders};
+pub use import_folders::{HomeFolders, ImportFolders, link_chain};
 pub use kind::{BadKind, Kind};
 pub use launcher::Launcher;
 pub use machine::{MACHINE_BINARY, Machine, MachinePaths};

@@ -4,7 +4,7 @@
 //! and folders on the way to it must belong to root or to this process's user: others could otherwise put a link in
 //! its place that leads to any folder, also after this check.
 
-use crate::import_folders::{LINKS_MAX, is_python_prefix};
+use crate::import_folders::{LINKS_MAX, is_python_prefix, link_chain};
 use nix::unistd::{getegid, geteuid};
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -47,8 +47,8 @@ pub enum NamedPythonError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The folder around the file has no standard library.
-    #[error("{} has no Python's standard library (lib/python3.*/os.py)", .0.display())]
+    /// The folder around the file, or around a link to it, is no environment and has no standard library.
+    #[error("{} is no Python environment, and has no standard library (lib/python3.*/os.py)", .0.display())]
     NoLibrary(PathBuf),
 }
 
@@ -60,11 +60,14 @@ pub enum NamedPythonError {
 pub fn check_named_python(interpreter: &Path) -> Result<(), NamedPythonError> {
     check_name(interpreter)?;
     let real = follow(interpreter)?;
-    let prefix = real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
-    match is_python_prefix(prefix) {
-        true => Ok(()),
-        false => Err(NamedPythonError::NoLibrary(prefix.to_owned())),
+    // A sandbox also shows the folders around links.
+    for path in link_chain(interpreter).chain([real]) {
+        let prefix = path.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+        if !is_python_prefix(prefix) {
+            return Err(NamedPythonError::NoLibrary(prefix.to_owned()));
+        }
     }
+    Ok(())
 }
 
 /// Whether a path has the name of an interpreter in a folder `bin`.
@@ -162,6 +165,7 @@ mod tests {
             "python/lib/python3.11",
             "project/src",
             "project/bin",
+            "venv/bin",
             "evil/bin",
         ] {
             fs::create_dir_all(folder.path().join(made)).expect("made");
@@ -172,6 +176,7 @@ mod tests {
             "project/src/tool",
             "project/bin/python-tool",
             "project/notes",
+            "venv/pyvenv.cfg",
         ] {
             fs::write(folder.path().join(file), "").expect("written");
         }
@@ -183,13 +188,12 @@ mod tests {
     #[test]
     fn a_python_of_the_host_passes() {
         let folder = host();
-        let linked = folder.path().join("evil/bin/python3");
-        symlink("../../current/bin/python3", linked).expect("a link");
+        symlink("../../current/bin/python3", folder.path().join("venv/bin/python3")).expect("a link");
         for named in [
             "python/bin/python3.11",
             "python/bin/python3",
             "current/bin/python3",
-            "evil/bin/python3",
+            "venv/bin/python3",
         ] {
             let checked = check_named_python(&folder.path().join(named));
             assert!(checked.is_ok(), "{named}: {checked:?}");
@@ -205,10 +209,12 @@ mod tests {
         symlink(at("project/src/tool"), at("evil/bin/python3")).expect("a link");
         symlink(at("project/bin/python-tool"), at("evil/bin/python4")).expect("a link");
         symlink("python5", at("evil/bin/python5")).expect("a link");
+        symlink("../../python/bin/python3", at("evil/bin/python6")).expect("a link");
         for named in [
             "evil/bin/python3",
             "evil/bin/python4",
             "evil/bin/python5",
+            "evil/bin/python6",
             "project/bin/python-tool",
             "project/src/tool",
             "python/bin/python9",

@@ -10,12 +10,12 @@
 
 use crate::error::AgentError;
 use crate::isolation::caller::RequestOrigin;
-use hotlease_sandbox::{DeclaredDirectory, HomeFolders, ImportFolders, Kind, Launcher, Mount};
+use hotlease_sandbox::{DeclaredDirectory, HomeFolders, ImportFolders, Kind, Launcher, Mount, link_chain};
 use hotlease_wire::Rejection;
 use std::path::{Component, Path, PathBuf};
 
 /// The system's folders, which every sandbox sees.
-const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives"];
 /// Folders of installed packages, which are not sent by value.
 const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 
@@ -150,20 +150,18 @@ impl VisibleFolders<'_> {
                 ),
             })
         };
-        let Some(interpreter) = interpreter else { return Ok(()) };
-        if !self.has(interpreter) {
-            let prefix = interpreter.parent().and_then(Path::parent);
-            return refused(prefix.unwrap_or(interpreter));
+        for at in interpreter.into_iter().flat_map(link_chain) {
+            let folder = at.parent().unwrap_or(Path::new("/"));
+            if !self.has(&at) {
+                return refused(folder.parent().unwrap_or(&at));
+            }
+            // A link on the way to the folder could lead to links that are not shown.
+            let is_direct = || folder.canonicalize().is_ok_and(|real| real == folder);
+            if !self.has_of_host(&at) || !is_direct() {
+                break;
+            }
         }
-        if !self.has_of_host(interpreter) {
-            return Ok(());
-        }
-        // What other tenants see is the operator's choice, also if it is a home folder.
-        let needed = ImportFolders::find(Some(interpreter), &[], &HomeFolders::default());
-        match needed.shown.iter().find(|needed| !self.has(needed)) {
-            Some(needed) => refused(needed),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -361,13 +359,13 @@ mod tests {
     #[test]
     fn others_are_not_told_which_files_the_host_has() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shown = folder.path().join("shown");
+        let shown_folder = folder.path().join("shown");
         for made in ["shown/bin", "secret/bin", "secret/site-packages"] {
             std::fs::create_dir_all(folder.path().join(made)).expect("made");
         }
         std::fs::write(folder.path().join("secret/bin/python"), "").expect("written");
         std::os::unix::fs::symlink("/secret/bin/python", folder.path().join("secret/bin/link")).expect("a link");
-        let shown = [Mount::read_only(&shown)];
+        let shown = [Mount::read_only(&shown_folder)];
         let seen = VisibleFolders {
             shown: &shown,
             declared: &[],
@@ -390,6 +388,22 @@ mod tests {
         for there in ["secret/bin/python", "secret/bin/link"] {
             assert_eq!(said(there), said("missing/bin/python"));
         }
+        // Links in a folder that is shown.
+        for (name, target) in [
+            ("python-there", "secret/bin/python"),
+            ("python-not", "missing/bin/python"),
+        ] {
+            std::os::unix::fs::symlink(folder.path().join(target), shown_folder.join("bin").join(name))
+                .expect("a link");
+        }
+        assert_eq!(said("shown/bin/python-there"), said("shown/bin/python-not"));
+        std::os::unix::fs::symlink(folder.path().join("secret"), shown_folder.join("way")).expect("a link");
+        let through = shown_folder.join("way/bin/link");
+        assert_eq!(
+            mounts(Some(&through), &[]),
+            Ok(ImportMounts::default()),
+            "its target is not told"
+        );
         let climbing = folder.path().join("shown/../secret/bin/link");
         assert_eq!(mounts(Some(&climbing), &[]), Ok(ImportMounts::default()));
         let hidden = folder.path().join("secret/bin/python");
