@@ -8,10 +8,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
@@ -47,6 +48,20 @@ impl DirectoryArgs {
         };
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.with_context(|| format!("cannot make {}", path.display()))?;
+        // The state names commands, which this user would run.
+        let found = fs::metadata(&path).with_context(|| format!("cannot use {}", path.display()))?;
+        if found.uid() != geteuid().as_raw() {
+            bail!(
+                "{} belongs to another user, who could let you run any command; name another one with --alloc-dir",
+                path.display()
+            );
+        }
+        if found.mode() & 0o022 != 0 {
+            bail!(
+                "others can write to {0}, and so let you run any command: chmod go-w {0}",
+                path.display()
+            );
+        }
         Ok(AllocatorDirectory { path })
     }
 }
