@@ -14,7 +14,6 @@ import pathlib
 import pickle
 import struct
 import subprocess
-import traceback
 import types
 import uuid
 
@@ -391,34 +390,6 @@ def test_a_refusal_names_the_class_and_says_what_to_do():
     assert all(part in text for part in (f"'{__name__}.Point'", "`made` ran", "result_classes=[...]", "trust_results=True"))
     with pytest.raises(hotlease.TaskError, match="array of Python objects"):
         read(pytest.importorskip("numpy").array([{}], object))
-
-
-def test_an_exception_that_would_end_the_program_becomes_a_task_error():
-    for exits in (SystemExit(0), KeyboardInterrupt(), GeneratorExit()):
-        name = type(exits).__name__
-        made = reader.read_exception(f"Traceback\n{name}: 0\n", writer.dumps(exits), "", ())
-        assert type(made) is hotlease.TaskError and name in str(made) and "would end the program" in str(made)
-    # As a value it is harmless.
-    assert read(SystemExit(3)).code == 3
-
-
-def test_what_is_shown_of_an_exception_has_no_control_characters():
-    evil = "\x1b]0;title\x07\ta\nb\x9b31m"
-    for raised in (
-        ValueError(evil, 3, b"\x1b"),
-        OSError(2, evil),
-        ImportError(evil),
-        SyntaxError(evil, ("a.py", 1, 1, evil)),
-        UnicodeDecodeError("ascii", b"x", 0, 1, evil),
-        Refusal(evil, 1),
-    ):
-        raised.__notes__ = [evil]
-        made = reader.read_exception(f"Traceback {evil}", writer.dumps(raised), evil, (Refusal,))
-        assert type(made) is type(raised)
-        shown = "".join(traceback.format_exception(made))
-        assert "\ufffd]0;title\ufffd" in shown and not {"\x1b", "\x07", "\x9b"} & set(shown), shown
-    made = reader.read_exception(f"Traceback\n{evil}", pickle.dumps(1, 4), evil, ())
-    assert type(made) is hotlease.TaskError and evil not in str(made)
 
 
 def test_an_exception_that_is_refused_comes_as_text():

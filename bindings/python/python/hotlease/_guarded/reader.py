@@ -66,7 +66,8 @@ def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes:
         if isinstance(exception, BaseException):
             if not isinstance(exception, Exception):
                 raise NotAdmitted(f"{type(exception).__name__} would end the program")
-            make_printable(exception)
+            if not make_printable(exception):
+                raise NotAdmitted("it shows control characters, or too much")
         return exception
 
     return remote_exception(printable(traceback), pickled, printable(text), load)
