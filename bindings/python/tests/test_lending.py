@@ -141,6 +141,33 @@ def test_an_executor_that_has_lent_its_cores_starts_a_platform_that_has_ended_me
     assert done.stderr.count("started the platform") == 2, done.stderr
 
 
+_IS_STOPPED = """
+import os, subprocess, time
+import hotlease
+from hotlease import _programs
+with hotlease.Executor(1) as executor:
+    running = executor.submit(time.sleep, 60)
+    waiting = executor.submit(abs, -1)
+    while not running.running():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60, check=True)
+    print(type(running.exception(120)).__name__)
+    # Longer than the time after which a program starts a platform that is away.
+    time.sleep(6)
+    print(waiting.done())
+    subprocess.run([_programs.find("hotlease"), "up", "--detach"], capture_output=True, timeout=60, check=True)
+    print(waiting.result(120))
+    subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60, check=True)
+"""
+
+
+def test_a_platform_that_was_stopped_is_not_started_by_a_program_whose_tasks_it_ended(run, tmp_path):
+    done = run(_IS_STOPPED, HOTLEASE_RUNTIME_DIR=str(tmp_path / "run"), HOTLEASE_IDLE_LIMIT="60s")
+    assert (done.stdout, done.returncode) == ("LeaseEnded\nFalse\n1\n", 0), (done.stdout, done.stderr)
+    assert done.stderr.count("started the platform") == 1, done.stderr
+
+
 @pytest.mark.parametrize("limit", ["5", "soon"])
 def test_a_bad_idle_limit_is_named_with_its_variable(run, tmp_path, limit):
     program = "import hotlease\ntry: hotlease.Executor(1)\nexcept hotlease.NotRunning as error: print(error)"

@@ -26,7 +26,7 @@ use crate::client::core::lending::LendingPhase;
 use crate::client::core::room_notices::RoomNotices;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
-use crate::client::growth::{LaterGrowth, WaitNotice};
+use crate::client::growth::{LaterGrowth, PlatformStop, WaitNotice};
 use crate::client::memory::BufferPool;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::job::{TaskJob, Waiter};
@@ -156,6 +156,7 @@ pub struct ExecutorCore {
     made_by: ProcessMark,
     /// Whether the program was told that tasks wait for workers.
     pub wait_notice: WaitNotice,
+    pub platform_stop: PlatformStop,
     /// Notices that other programs find no room.
     pub room_notices: RoomNotices,
     /// Whether the lease was released.
@@ -223,6 +224,7 @@ impl ExecutorCore {
             slots: AtomicUsize::new(slots),
             made_by: ProcessMark::here(),
             wait_notice: WaitNotice::default(),
+            platform_stop: PlatformStop::default(),
             room_notices: RoomNotices::default(),
             ended: AtomicBool::new(false),
             classes,

@@ -15,7 +15,7 @@ use search::{lacks_room, may_pass};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use search::{WaitNotice, WorkerSearch};
+pub use search::{PlatformStop, WaitNotice, WorkerSearch};
 
 /// Time limit of the first requests for missing workers: agents report every half second, or every two seconds if there
 /// are thousands of agents.

@@ -346,7 +346,7 @@ impl ExecutorCore {
 
     /// Handles a task that ended with an error of the client library: it is sent again, or fails.
     fn retry_or_fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
-        let error = named(error, &job.target);
+        let error = named(self.note_end(error), &job.target);
         if job.prepares() {
             state.pending -= 1;
             state.unprepared = state.unprepared.saturating_add(1);

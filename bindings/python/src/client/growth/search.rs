@@ -3,7 +3,7 @@
 
 use crate::client::core::{CoreState, ExecutorCore};
 use crate::locks::locked;
-use hotlease_client::{Error, Rejection, RunCertainty};
+use hotlease_client::{EndReason, Error, Rejection, RunCertainty};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +26,10 @@ const TELL_AFTER: Duration = Duration::from_secs(5);
 /// have become available.
 #[derive(Default)]
 pub struct WaitNotice(AtomicBool);
+
+/// Whether the platform was stopped while tasks ran, as by `hotlease down`: this program then does not start it again.
+#[derive(Default)]
+pub struct PlatformStop(AtomicBool);
 
 impl WaitNotice {
     /// Marks that workers have become available.
@@ -92,7 +96,8 @@ impl WorkerSearch {
             return false;
         }
         let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
-        if is_away && !std::mem::replace(is_started, true) {
+        let was_stopped = core.platform_stop.0.load(Ordering::Relaxed);
+        if is_away && !was_stopped && !std::mem::replace(is_started, true) {
             start_platform(core);
         }
         true
@@ -192,6 +197,16 @@ impl ExecutorCore {
     pub fn end_waiting(&self, state: &mut CoreState) {
         state.waiting_since = None;
         self.wait_notice.end();
+        self.platform_stop.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes the error that ended a run, and returns it.
+    pub fn note_end(&self, error: Error) -> Error {
+        let reason = EndReason::AgentStopping;
+        if matches!(error, Error::LeaseEnded { reason: by, .. } if by == reason) {
+            self.platform_stop.0.store(true, Ordering::Relaxed);
+        }
+        error
     }
 
     /// Sleeps for this time, or until the executor has ended without a task left.
