@@ -11,12 +11,14 @@
 
 #include <hotlease/hotlease.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <numeric>
 
 namespace {
 
@@ -73,32 +75,28 @@ void demonstrate(const arguments& given)
     }
     std::printf("  %zu photographs, %.1f MB, at %zu sizes each\n", photos.size(), megabytes, edges_px.size());
 
-    // One batch for each size, so that there is progress to show.
-    std::vector<std::vector<bytes>> batches;
-    for (const std::uint32_t edge_px : edges_px) {
-        std::vector<bytes>& batch = batches.emplace_back();
-        for (const bytes& photo : photos)
-            batch.push_back(request(photo, edge_px));
-    }
-    const double count = static_cast<double>(edges_px.size() * photos.size());
+    // The largest photographs first: at the end no slot then waits long for another one.
+    std::vector<std::size_t> order(photos.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return photos[a].size() > photos[b].size(); });
+    std::vector<bytes> inputs;
+    for (const std::size_t photo : order)
+        for (const std::uint32_t edge_px : edges_px)
+            inputs.push_back(request(photos[photo], edge_px));
+    const double count = static_cast<double>(inputs.size());
     const auto through = [&](const std::string& what, const auto& convert) {
-        std::vector<std::vector<bytes>> thumbnails;
+        std::vector<bytes> thumbnails;
         demo::begin(what);
-        const double time = demo::seconds([&] {
-            for (const std::vector<bytes>& batch : batches) {
-                thumbnails.push_back(convert(batch));
-                std::printf(".");
-                std::fflush(stdout);
-            }
-        });
+        const double time = demo::seconds([&] { thumbnails = convert(inputs); });
         demo::done(demo::shown(" %5.1f images/s", count / time));
         return std::pair(thumbnails, time);
     };
 
     demo::local_function local{given.library, "thumbnail"};
-    const auto [here, here_s] = through("here, on one core", [&](const std::vector<bytes>& batch) {
+    const auto [here, here_s] = through("here, on one core", [&](const std::vector<bytes>& all) {
         std::vector<bytes> thumbnails;
-        for (const bytes& input : batch) {
+        for (const bytes& input : all) {
             bytes& thumbnail = thumbnails.emplace_back(thumbnail_bytes_max);
             thumbnail.resize(local(input, thumbnail));
         }
@@ -109,20 +107,19 @@ void demonstrate(const arguments& given)
                               {.slots = given.slots, .label = "demo: thumbnails"}};
     const hotlease::function leased = invoker.function("thumbnail", {.output_bytes = thumbnail_bytes_max});
     const std::string slots = std::to_string(given.slots) + (given.slots == 1 ? " leased slot" : " leased slots");
-    const auto [there, there_s] = through("on " + slots, [&](const std::vector<bytes>& batch) {
-        return leased.map<std::byte>(batch);
+    const auto [there, there_s] = through("on " + slots, [&](const std::vector<bytes>& all) {
+        return leased.map<std::byte>(all);
     });
     // Bit by bit: the same function on the same input.
     if (there != here)
         throw std::runtime_error("the worker's thumbnails are not those made here");
 
     fs::create_directories(given.output);
-    for (std::size_t size = 0; size < edges_px.size(); ++size)
-        for (std::size_t i = 0; i < photos.size(); ++i) {
-            const std::string name =
-                given.photos[i].stem().string() + "-" + std::to_string(edges_px[size]) + ".jpg";
-            write(given.output / name, there[size][i]);
-        }
+    for (std::size_t i = 0; i < there.size(); ++i) {
+        const fs::path& photo = given.photos[order[i / edges_px.size()]];
+        const std::uint32_t edge_px = edges_px[i % edges_px.size()];
+        write(given.output / (photo.stem().string() + "-" + std::to_string(edge_px) + ".jpg"), there[i]);
+    }
     std::printf("  all %.0f are the same; they are in %s\n", count, given.output.c_str());
 
     demo::results results;
