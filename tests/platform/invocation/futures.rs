@@ -1,7 +1,7 @@
 //! Many invocations at once: futures, callbacks, batches, maps, pipelines.
 
 use crate::invocation::{bytes, invoker, two_slots};
-use hotlease_client::Error;
+use hotlease_client::{Error, LeaseOptions};
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::wait::until;
 use std::collections::HashSet;
@@ -71,6 +71,26 @@ fn callbacks_come_once_each_and_a_panic_in_one_ends_nothing() {
         .unwrap();
     let result = receiver.recv_timeout(LIMIT).unwrap();
     assert!(matches!(result, Err(Error::Function { code: 7, .. })), "{result:?}");
+}
+
+#[test]
+fn a_batch_whose_platform_has_ended_waits_for_another_lease_only_once() {
+    let mut platform = Platform::start();
+    let move_within = Duration::from_millis(500);
+    let options = LeaseOptions {
+        move_within,
+        ..platform.lease_options()
+    };
+    let invoker = platform.invoker_with("behaved", options);
+    let echo = invoker.function("echo").unwrap();
+    assert_eq!(echo.call(b"there").unwrap(), b"there");
+    platform.stop();
+    let begun = Instant::now();
+    let results = echo.batch(&[b"".as_slice(); 1000]);
+    let took = begun.elapsed();
+    assert!(results.iter().all(Result::is_err));
+    // Each input waited for half a second: 500 s.
+    assert!(took < Duration::from_secs(50), "{took:?}");
 }
 
 #[test]

@@ -3,12 +3,17 @@
 use crate::Error;
 use crate::calls::future::Invocation;
 use crate::invocation::function::Function;
+use hotlease_wire::RunCertainty;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
+use std::time::{Duration, Instant};
 
 /// Invocations in flight for each slot: enough to keep a slot busy while results are taken, and few enough that a slow
 /// invocation delays only a few others.
 const IN_FLIGHT_PER_SLOT: usize = 16;
+/// Time for which a map takes no further lease after it has waited for one in vain. Otherwise each of its inputs would
+/// wait for as long as the first.
+const NO_LEASE_FOR: Duration = Duration::from_secs(1);
 
 /// The results of a function on each of an iterator's inputs, in order. See [`Function::map`].
 pub struct Map<I: Iterator> {
@@ -18,6 +23,8 @@ pub struct Map<I: Iterator> {
     held: Option<I::Item>,
     window: VecDeque<(I::Item, Result<Invocation, Error>)>,
     width: usize,
+    /// The last error of waiting for a lease, and its time.
+    without_lease: Option<(Error, Instant)>,
 }
 
 impl Function {
@@ -65,7 +72,23 @@ where
             held: None,
             window: VecDeque::with_capacity(width),
             width,
+            without_lease: None,
         }
+    }
+
+    /// Makes a call, unless there was no lease a moment ago.
+    fn attempt<T>(&mut self, call: impl FnOnce(&Function) -> Result<T, Error>) -> Result<T, Error> {
+        if let Some((error, since)) = &self.without_lease
+            && since.elapsed() < NO_LEASE_FOR
+        {
+            return Err(error.clone());
+        }
+        let called = call(&self.function);
+        self.without_lease = match &called {
+            Err(error) if lacks_lease(error) => Some((error.clone(), Instant::now())),
+            _ => None,
+        };
+        called
     }
 
     fn fill(&mut self) {
@@ -75,7 +98,7 @@ where
             };
             // If this map has nothing in flight, other threads have all the credits, so waiting for a credit is right.
             let wait = self.window.is_empty();
-            match self.function.submit_once(input.as_ref(), wait) {
+            match self.attempt(|function| function.submit_once(input.as_ref(), wait)) {
                 Err(Error::NoCredit) => {
                     self.held = Some(input);
                     return;
@@ -84,6 +107,15 @@ where
             }
         }
     }
+}
+
+/// Whether a call failed because there was no lease for it.
+fn lacks_lease(error: &Error) -> bool {
+    let is_of_lease = matches!(
+        error,
+        Error::NotRunning { .. } | Error::LeaseEnded { .. } | Error::Refused(_) | Error::NoRoom { .. }
+    );
+    is_of_lease && error.ran() == RunCertainty::No
 }
 
 impl<I> Iterator for Map<I>
@@ -106,7 +138,7 @@ where
             Error::NoCore => Ok(()),
             error => again.count_failure(error),
         };
-        Some(after.and_then(|()| self.function.call_again(input.as_ref(), again)))
+        Some(after.and_then(|()| self.attempt(|function| function.call_again(input.as_ref(), again))))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
