@@ -52,8 +52,11 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
             let (call, alice) = (&call, &alice);
             scope.spawn(move || call(alice, slot));
         }
-        let (call, bob) = (&call, &bob);
-        scope.spawn(move || call(bob, 0));
+        // As many callers as the other tenant has: a call of each tenant waits at any time, however late one caller runs.
+        for _ in 0..4 {
+            let (call, bob) = (&call, &bob);
+            scope.spawn(move || call(bob, 0));
+        }
         std::thread::sleep(FOR);
         over.store(true, Ordering::Relaxed);
     });
