@@ -206,7 +206,7 @@ impl Issuers {
             true => Ok(()),
             false => Err(Rejection::NotPermitted {
                 what: format!(
-                    "the issuer {name} has no members of tenant {tenant}: its `tenants` in the file of issuers"
+                    "the issuer {name} may not name members of tenant {tenant}: its `tenants` in the file of issuers does not list it"
                 ),
             }),
         }
