@@ -44,7 +44,7 @@ impl fmt::Debug for dyn Elements {
     }
 }
 
-/// Locks the memory, even if a thread that held the lock has panicked: a panic does not change who owns the memory.
+/// Locks the memory, even if a thread that held the lock has panicked: the bytes are valid after a panic, too.
 fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }

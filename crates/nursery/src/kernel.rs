@@ -1,4 +1,4 @@
-//! System calls that no library wraps.
+//! System calls that no safe library wraps.
 
 use std::ffi::CStr;
 use std::io;

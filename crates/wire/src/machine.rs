@@ -19,7 +19,7 @@
 //!                         ◄───────── Printed + text; Ended, the last message
 //! ```
 //!
-//! A message is a [`MachineHead`], the message, and the bytes that the message carries: code, input, output, text.
+//! Each message follows a [`MachineHead`], and is followed by the bytes that it carries: code, input, output, text.
 //! Neither side trusts the other's numbers: lengths are bounded before anything is allocated.
 
 use crate::DecodeError;

@@ -355,7 +355,7 @@ impl<C: Core> Slot<C> {
     }
 
     /// Rejects the requests that wait, before the process ends. Later requests get no reply: the agent reports the last
-    /// invocation that began, which shows their clients that they did not run.
+    /// invocation that began, so the clients know that the later ones did not run.
     fn reject_waiting(&mut self) {
         for client in &mut self.clients {
             // Bounded, because a client that does not have the report of the end yet may repeat rejected requests.
@@ -397,10 +397,10 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // Mail is read before every look-up. To read it only after a failed look-up would not be enough, although the
-        // message with a region or function is put into the mailbox before the client may name them: the slot's table
-        // of regions may still contain an earlier registration, whose key is no longer valid; and the context may still
-        // contain the slot's previous gang, for which no look-up would fail, because no request names its gang.
+        // Mail is read before every look-up. Reading it only after a failed look-up would not be enough. A new region
+        // or function is always in the mailbox before a client may name it, but a look-up can succeed with old data:
+        // the table of regions may still contain an earlier registration, whose key is no longer valid. And no look-up
+        // fails for the slot's previous gang, because requests do not name their gang.
         if self.mailbox.has_mail() {
             self.read_mail();
         }

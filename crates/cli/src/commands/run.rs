@@ -283,7 +283,7 @@ fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     Ok(input)
 }
 
-/// Longest duration that is recorded exactly, nanoseconds: an hour.
+/// Longest duration that is recorded as it is, nanoseconds: an hour. Longer ones count as an hour.
 const CALL_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Output and durations of the calls.

@@ -101,8 +101,8 @@ impl Function {
 
     /// Leaves it to the caller to submit an invocation again if its worker did not run it: a submitted invocation fails
     /// when its worker dies, even if another worker could run it, and fails at once if the worker was gone before.
-    /// Applies to `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must first prepare
-    /// the new worker, which [`crate::Pipeline::repair`] gets.
+    /// Applies to `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare the new
+    /// worker first; [`crate::Pipeline::repair`] connects to it.
     #[must_use]
     pub fn without_resubmission(mut self) -> Self {
         self.resubmits = false;

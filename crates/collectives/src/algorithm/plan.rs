@@ -211,7 +211,8 @@ impl SchedulePlan {
     }
 }
 
-/// The share number `index` of `parts` shares of a span. The lengths of shares differ by at most one element.
+/// Divides a span into `parts` shares, and returns the share with this index. The lengths of shares differ by at most
+/// one element.
 pub(crate) fn share(span: AreaSpan, parts: usize, index: usize) -> AreaSpan {
     shares(span, parts, index..index + 1)
 }

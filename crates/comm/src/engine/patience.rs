@@ -35,9 +35,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two moves of a thread to its member's own processor.
 const MOVE_AGAIN: Duration = Duration::from_millis(20);
-/// Shortest time until the next move after a preemption on the own processor, which another program then uses.
+/// Shortest time until the next move of a thread that was preempted on its own processor, because another program uses
+/// that processor.
 const MOVE_LATER: Duration = Duration::from_secs(1);
-/// Longest sleep, after polls that found nothing, which suggests that members share a processor.
+/// A sleep of at most this time, after polls that found nothing, suggests that members share a processor.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 fn this_thread() -> ThreadId {

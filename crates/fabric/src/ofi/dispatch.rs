@@ -1,4 +1,4 @@
-//! Handling of received messages, and messages that are not frames.
+//! Handles received messages, and sends the messages that are not frames.
 
 use super::endpoint::PostResult;
 use super::error::OfiError;

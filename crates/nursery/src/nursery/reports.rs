@@ -1,4 +1,4 @@
-//! Messages from sandboxes, and their ends.
+//! Messages from sandboxes, and the ends of sandboxes.
 
 use super::{Nursery, REFILL_AFTER, STEP_LIMIT, SandboxStage, ZygoteRole, answer};
 use crate::message::receive;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of scratch memory per slot.
 pub const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Context of a function, also of a function of the program that hosts the worker.
+/// Context of a function, whether it belongs to a library or to the program that hosts the worker.
 #[repr(C)]
 pub struct FunctionContext {
     struct_size: u32,

@@ -7,7 +7,7 @@ use hotlease_wire::task::FunctionKey;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// A function that tasks call, by its content.
+/// A function that tasks call. Its content identifies it.
 pub struct Target {
     /// Name of the function on the wire.
     pub key: FunctionKey,

@@ -1,8 +1,9 @@
 //! Places of connections at the host's loopback: which connection makes room for a new one, and how many connections
 //! each tenant may have.
 //!
-//! Every local process can connect to this port, and its address does not identify it. A connection is *unknown* until
-//! its first signed request has proved its lease. Unknown and known connections have separate places.
+//! Every process of the host can connect to the loopback port, and the address of its connection does not identify the
+//! process. A connection is *unknown* until its first signed request has proved its lease. Unknown and known
+//! connections have separate places.
 //!
 //! If all places of unknown connections are taken, a new connection takes the place of the connection that has been
 //! unknown for longest. A connection can only be replaced after some time, and only if the kernel has no unread byte of
@@ -50,7 +51,7 @@ trait UnknownSocket {
     fn is_quiet(&self) -> bool;
 }
 
-/// Second descriptor of a connection, which does not block.
+/// Duplicate of the descriptor that serves the connection; it does not block.
 impl UnknownSocket for TcpStream {
     /// A connection that the peer has closed is quiet, too.
     fn is_quiet(&self) -> bool {

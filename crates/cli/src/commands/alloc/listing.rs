@@ -26,7 +26,7 @@ struct QueueRow {
     pending_nodes: u32,
     max_nodes: u32,
     min_nodes: u32,
-    /// Why nothing is submitted; empty if nothing prevents it.
+    /// Trouble of the queue, because of which nothing is submitted; empty if there is none.
     why: String,
     /// End of the pause after a rejection or failure, milliseconds from now.
     again_in_ms: u64,

@@ -126,8 +126,8 @@ impl LeasedSlots {
     }
 
     /// Replaces a lost part by other leases: by a single lease if one agent has room for all workers of the part. If
-    /// the options accept fewer workers, as many of them are replaced as there is room for. Returns no channel if the
-    /// slot's worker is not replaced.
+    /// the options accept fewer workers than the part had, as many of its workers are replaced as there is room for.
+    /// Returns no channel if the slot's worker is not replaced.
     async fn replace_part(
         self: Arc<Self>,
         (part, holding, reason): (&LeasePart, &mut PartState, EndReason),
@@ -226,7 +226,8 @@ async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
             Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
-        // Either the agent is unavailable, or only one worker is: then the lease and its other workers may live.
+        // Either the whole agent is unavailable, or only this worker. In the second case the lease and its other
+        // workers may live.
         Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         _ => None,
     }

@@ -115,8 +115,8 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
 
 #[test]
 fn a_round_sends_and_receives_at_once() {
-    // A message of this length must be granted. If a member took the other's message only after its own was taken, each
-    // round would take twice as long.
+    // A message of this length is sent only after its receiver has answered the announcement. If a member took the
+    // other's message only after its own was taken, each round would take twice as long.
     let mut net = Net::new(2, seed());
     for rank in 0..2 {
         let output = TransferMemory::zeroed(8 * 600);

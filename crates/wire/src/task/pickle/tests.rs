@@ -68,7 +68,8 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     // The dict is changed by another reference to it.
     let aliased = with_name(b")R}\x94h\x00\x8c\x09__cause__Ns0b.");
     assert!(refusal(&aliased, uses).contains("special"));
-    // The key is a text that is an object; the dict is an object; the dict gets the key when it is in a tuple already.
+    // Three more ways: the key is an object that is a text; the dict is an object; the dict is in a tuple before it
+    // gets the key.
     let object = with_name(b")R\x94}h\x00Nsb.");
     assert!(refusal(&object, uses).contains("special"));
     let dict = with_name(b")R\x8c\x01m\x8c\x01d\x93)R\x8c\x09__cause__Nsb.");
@@ -79,8 +80,7 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     assert_eq!(checked(&usual, uses), Ok(()));
 }
 
-/// Pickle of `count` objects, each of which is directly in the `place` of the next object. Its value is the last
-/// object.
+/// Pickle of `count` objects; `place` puts each object directly into the next. Its value is the last object.
 fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut made = b"N\x940".to_vec();
     for number in 0..count {
