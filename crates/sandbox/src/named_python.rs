@@ -138,10 +138,9 @@ fn check_owner(path: &Path, found: &Metadata) -> Result<(), NamedPythonError> {
     let is_group_ours = [0, getegid().as_raw()].contains(&found.gid());
     let mode = found.mode();
     // The permissions of a link have no meaning. In a folder with the sticky bit only owners can rename entries.
-    let is_open = !found.is_symlink()
-        && !(found.is_dir() && mode & STICKY != 0)
-        && (mode & OTHERS_WRITE != 0 || mode & GROUP_WRITES != 0 && !is_group_ours);
-    match is_ours && !is_open {
+    let is_exempt = found.is_symlink() || found.is_dir() && mode & STICKY != 0;
+    let is_open = mode & OTHERS_WRITE != 0 || mode & GROUP_WRITES != 0 && !is_group_ours;
+    match is_ours && (is_exempt || !is_open) {
         true => Ok(()),
         false => Err(NamedPythonError::Unsafe {
             path: path.to_owned(),
