@@ -30,12 +30,9 @@ def platform_of_its_own(tmp_path):
     command("down", check=False)
 
 
-_told = {}
-
-
 def said(capsys):
     """Returns how often a test's program printed that tasks wait."""
-    lines = _told.setdefault(id(capsys), [])
+    lines = vars(capsys).setdefault("told", [])
     lines += [line for line in capsys.readouterr().err.splitlines() if line.startswith("hotlease: ") and "wait" in line]
     return len(lines)
 
