@@ -228,3 +228,31 @@ impl StateEdit {
 pub(super) fn job_text(job: &PilotJob) -> String {
     job.number.clone().unwrap_or_else(|| job.name.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn a_directory_in_which_others_could_name_commands_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = DirectoryArgs {
+            directory: Some(folder.path().to_owned()),
+        };
+        for (mode, is_safe) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false)] {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("set");
+            let refused = directory.open().map(drop).map_err(|error| error.to_string());
+            assert_eq!(refused.is_ok(), is_safe, "{mode:o}: {refused:?}");
+            assert!(refused.is_ok() || refused.is_err_and(|why| why.contains("chmod go-w")));
+        }
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).expect("set");
+        // Only root can give folders away.
+        if geteuid().is_root() {
+            chown(folder.path(), Some(4242), None).expect("given away");
+            let refused = directory.open().map(drop).map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|why| why.contains("another user")));
+        }
+    }
+}
