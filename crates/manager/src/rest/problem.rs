@@ -122,7 +122,7 @@ impl Problem {
     pub(super) fn busy(limit: usize) -> Self {
         let kind = ("busy", "Too many requests at a time", StatusCode::SERVICE_UNAVAILABLE);
         let why = format!(
-            "{limit} requests of one caller are processed at a time, or too many of others wait; ask again in a second"
+            "at most {limit} requests of one caller are processed at a time, and a few times as many of all; ask again in a second"
         );
         let busy = Self::new(kind, why);
         Self {
