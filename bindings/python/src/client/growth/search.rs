@@ -202,8 +202,14 @@ impl ExecutorCore {
 
     /// Notes the error that ended a run, and returns it.
     pub fn note_end(&self, error: Error) -> Error {
-        let reason = EndReason::AgentStopping;
-        if matches!(error, Error::LeaseEnded { reason: by, .. } if by == reason) {
+        let was_stopped = matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::AgentStopping,
+                ..
+            }
+        );
+        if was_stopped {
             self.platform_stop.0.store(true, Ordering::Relaxed);
         }
         error
