@@ -17,7 +17,7 @@ pub(crate) use patience::EnginePatience;
 
 use crate::arena::Key;
 use crate::error::{Activity, Error};
-use crate::link::{Body, FinalCounts, Link, ObjectHead, Sink, Sleeper};
+use crate::link::{Body, CopyBody, FinalCounts, Link, ObjectHead, Sink, Sleeper};
 use crate::memory::Piece;
 use crate::protocol::{Action, CollectiveStart, MessageStatus, Protocol};
 use hotlease_collectives::Rank;
@@ -74,7 +74,7 @@ impl Sink for Protocol {
         Protocol::body(self, from, bytes);
     }
 
-    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: CopyBody<'_>) -> Result<(), Loss> {
         Protocol::whole(self, from, frame, copy)
     }
 

@@ -39,6 +39,9 @@ pub enum Body<'a> {
 /// Message of the assertion in methods that only a link through a store implements.
 const NO_STORE: &str = "this link goes through no store";
 
+/// Copies a body to memory of its length; fails if the member that sent the body has taken it back.
+pub type CopyBody<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<(), Loss>;
+
 /// Receiver of the frames and objects that arrive over a link.
 pub trait Sink {
     /// Takes a frame; returns the memory for its body, or `None` if there is no body or it is discarded. Fails if the
@@ -51,11 +54,12 @@ pub trait Sink {
     }
     /// Notes that the body of this member's last frame has arrived.
     fn body(&mut self, from: Rank, bytes: u64);
-    /// Takes a frame with its body. `copy` copies the body to memory of its length, if the sink calls it.
-    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+    /// Takes a frame with its body. `copy` copies the body to memory of its length, if the sink calls it. Fails if the
+    /// member was not allowed to send this frame, or if `copy` fails; the member is lost then.
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: CopyBody<'_>) -> Result<(), Loss> {
         let into = self.frame(from, frame)?;
         // No effect if the memory was taken back.
-        into.map(|into| into.write(copy));
+        into.and_then(|into| into.write(copy)).transpose()?;
         self.body(from, frame.body_bytes());
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Memory of operations, and pieces of it.
 
 use crate::error::Error;
+use hotlease_fabric::lane::BodySource;
 use hotlease_fabric::loan::{LentBytes, LentBytesMut};
 use std::fmt;
 use std::ops::Range;
@@ -201,6 +202,28 @@ impl Piece {
             }
             TransferMemory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
+    }
+
+    /// Place of this piece for a process that copies it, for as long as this piece lives; see [`LentBytes::expose`].
+    /// `key_address`: a word with the key, which is valid for as long as memory of the operation is. Returns `None` if
+    /// the memory was taken back, or cannot be exposed.
+    pub(crate) fn expose(&self, key: u64, key_address: u64) -> Option<BodySource> {
+        let of_operation = |bytes: &[u8]| BodySource {
+            address: bytes.as_ptr().expose_provenance() as u64,
+            validity: key_address,
+        };
+        let source = match &self.memory {
+            TransferMemory::Lent(lent) => lent.expose(key)?,
+            TransferMemory::LentMut(lent) => lent.expose(key)?,
+            TransferMemory::Owned(bytes) => of_operation(lock(bytes).get(..self.range().end)?),
+            TransferMemory::Elements(elements) => of_operation(lock(elements).bytes().get(..self.range().end)?),
+            // It may move when it grows.
+            TransferMemory::AnyLength(_) => return None,
+        };
+        Some(BodySource {
+            address: source.address + self.start as u64,
+            ..source
+        })
     }
 
     /// Copies this piece to the beginning of another piece. Returns `None` if the memory of one of them was taken back.

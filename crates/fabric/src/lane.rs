@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! control  | key |  how far the reader has read  |  whether the writer waits for that |
-//! lines    | LINES lines of 64 bytes: sequence word, head and up to 24 bytes of body, or the length of the next piece |
+//! lines    | LINES lines of 64 bytes: sequence word, head, and up to 24 bytes of body, or where the body is, or the
+//!          | length of the next piece |
 //! bytes    | longer bodies, in pieces |
 //! ```
 //!
@@ -22,19 +23,31 @@
 //! Either the writer sees the new room, or the reader sees that the writer waits. The acquire pairs with the release,
 //! so the writer overwrites only bytes that have been read.
 //!
+//! A longer body can also stay in the writer's memory, from where the reader copies it itself (`offer`).
+//!
 //! Neither side trusts a number from the other side. A reader works on private copies of lines and on positions of its
 //! own; its caller checks that each length is as expected. A writer refuses progress that is impossible. A hostile
 //! writer can change bytes while they are copied; the reader then gets the changed bytes.
 
 #[cfg(not(loom))]
 mod bell;
+#[cfg(not(loom))]
+mod memory;
+mod offer;
+#[cfg(not(loom))]
+mod peer_memory;
 mod progress;
 
 #[cfg(not(loom))]
 pub use bell::{Bell, BellAddress, PeerBell};
+#[cfg(not(loom))]
+pub use memory::{LANE_BYTES_MAX, LANE_BYTES_MIN};
+pub use offer::BodyPlace;
 pub use progress::LaneError;
 #[cfg(not(loom))]
-pub use reader_writer::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, LaneLine, LaneReader, LaneWriter};
+pub use reader_writer::{
+    BodySource, HEAD_BYTES, INLINE_BYTES, LaneLine, LaneReader, LaneWriter, OfferedBody, SourceLost,
+};
 
 /// Number of lines of a lane.
 const LINES: u64 = 128;

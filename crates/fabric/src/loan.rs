@@ -15,10 +15,15 @@
 //! assert_eq!(kept.with(|bytes| bytes[1]), None, "it was taken back");
 //! ```
 //!
+//! Another process may also copy lent bytes (`process_vm_readv`), without the lock. It reads a word of validity after the
+//! bytes ([`LentBytes::expose`]), and this word changes before the bytes are the caller's again.
+//!
 //! Why this is sound: the pointer is used under the lock only, and only while it is set. It is set when the borrow
 //! begins, and removed, under the same lock, before the borrow ends. A `LentBytesMut` passes its bytes to one closure
 //! at a time, under the lock; a `LentBytes` passes shared references.
 
+use crate::lane::BodySource;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Address and length of lent bytes.
@@ -35,12 +40,40 @@ unsafe impl Send for RawBytes {}
 struct Loan {
     length: usize,
     place: Mutex<Option<RawBytes>>,
+    /// The key with which the bytes were exposed, until they are taken back; 0 if they were not exposed.
+    validity: AtomicU64,
 }
 
 impl Loan {
     fn place(&self) -> MutexGuard<'_, Option<RawBytes>> {
         // A panic of a thread that used the bytes does not change their owner.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_back(&self) {
+        let mut place = self.place();
+        *place = None;
+        if self.validity.load(Ordering::Relaxed) != 0 {
+            self.validity.store(0, Ordering::Relaxed);
+            // The caller writes the bytes after this fence. A process that reads one of these writes, and then the word,
+            // does not find the key any more.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// See [`LentBytes::expose`].
+    fn expose(&self, key: u64) -> Option<BodySource> {
+        let place = self.place();
+        let start = place.as_ref()?.start;
+        match self.validity.load(Ordering::Relaxed) {
+            0 => self.validity.store(key, Ordering::Release),
+            exposed if exposed == key => {}
+            _ => return None,
+        }
+        Some(BodySource {
+            address: start.expose_provenance() as u64,
+            validity: std::ptr::from_ref(&self.validity).addr() as u64,
+        })
     }
 }
 
@@ -49,7 +82,7 @@ struct LoanGuard<'a>(&'a Loan);
 
 impl Drop for LoanGuard<'_> {
     fn drop(&mut self) {
-        *self.0.place() = None;
+        self.0.take_back();
     }
 }
 
@@ -64,6 +97,7 @@ macro_rules! handle {
                 Self(Arc::new(Loan {
                     length,
                     place: Mutex::new(Some(RawBytes { start, length })),
+                    validity: AtomicU64::new(0),
                 }))
             }
 
@@ -81,7 +115,14 @@ macro_rules! handle {
             /// Ends the loan early, for memory that was lent by `from_raw`: when this returns, no thread uses the
             /// memory.
             pub fn take_back(&self) {
-                *self.0.place() = None;
+                self.0.take_back();
+            }
+
+            /// Place of the bytes for another process that copies them, as long as this handle lives. The bytes that it
+            /// has copied are valid if the word of validity has this key afterwards. Returns `None` if the bytes were
+            /// taken back, or were exposed with another key. `key` is not 0.
+            pub fn expose(&self, key: u64) -> Option<BodySource> {
+                self.0.expose(key)
             }
         }
 
@@ -209,6 +250,27 @@ mod tests {
         assert!(panicked.is_err());
         let kept = kept.expect("it was lent");
         assert_eq!((kept.with(|bytes| bytes[0]), kept.len()), (None, 1));
+    }
+
+    #[test]
+    fn exposed_bytes_are_invalid_before_they_are_the_callers_again() {
+        let bytes = [1, 2, 3];
+        let mut exposed = None;
+        let kept = lend(&bytes, |lent| {
+            let source = lent.expose(7).expect("they are lent");
+            assert_eq!(source.address, bytes.as_ptr() as u64);
+            assert_eq!(source.validity, std::ptr::from_ref(&lent.0.validity) as u64);
+            assert_eq!(lent.0.validity.load(Ordering::Relaxed), 7);
+            assert_eq!(
+                (lent.expose(7), lent.expose(8)),
+                (Some(source), None),
+                "one key at a time"
+            );
+            exposed = Some(source);
+            lent.clone()
+        });
+        assert_eq!(kept.0.validity.load(Ordering::Relaxed), 0);
+        assert_eq!(kept.expose(7), None, "they were taken back");
     }
 
     #[test]

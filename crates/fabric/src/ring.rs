@@ -56,6 +56,11 @@ impl Line {
         })
     }
 
+    /// A word of this line, for a state that both sides change after the line was published.
+    pub(crate) fn word(&self, number: usize) -> &AtomicU64 {
+        &self.0[number]
+    }
+
     /// A hint that this line will be read soon.
     #[inline]
     pub fn prefetch_read(&self) {

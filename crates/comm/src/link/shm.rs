@@ -12,6 +12,7 @@
 //! on other nodes. Without members on other nodes, connections carry hardly anything, so only one poll in a thousand
 //! reads them.
 
+mod filter;
 mod inbound;
 pub(crate) mod node;
 mod outbound;
@@ -21,12 +22,12 @@ mod tests;
 use super::tcp::Tcp;
 use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
-use crate::memory::Piece;
+use filter::LaneFrameFilter;
 use hotlease_collectives::Rank;
 use hotlease_fabric::lane::{Bell, BellAddress, LANE_BYTES_MIN, LaneReader, LaneWriter, PeerBell};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{self, MemberFrame};
-use inbound::LaneReceiver;
+use inbound::{LaneReceiver, TURN_LINES};
 use outbound::{LaneSendQueue, LaneStop};
 use std::collections::VecDeque;
 use std::io;
@@ -83,6 +84,8 @@ pub(crate) struct Shm {
     lane_bytes: usize,
     /// Polls left until connections are polled again.
     polls: u32,
+    /// Whether the polling thread is about to sleep.
+    is_about_to_sleep: bool,
     /// Frames about lanes that members of this node have sent.
     words: Vec<(Rank, MemberFrame)>,
     sent: VecDeque<Key>,
@@ -120,6 +123,7 @@ impl Shm {
             near,
             place_of,
             polls: 0,
+            is_about_to_sleep: false,
             words: Vec::new(),
             sent: VecDeque::new(),
             unsendable: VecDeque::new(),
@@ -256,7 +260,28 @@ impl Shm {
         let rank = near.rank;
         let mut any = false;
         if let InPath::Lane(inbound) = &mut near.inbound {
-            let came = inbound.read(rank, sink, near.bell.as_ref());
+            let mut lines = TURN_LINES;
+            if let OutPath::Lane(outbound) = &mut near.out
+                && outbound.has_offers()
+            {
+                if !inbound.has_line() {
+                    return false;
+                }
+                // The member may have copied a body before it wrote this line, for example its goodbye. Then the engine
+                // notes first that the body is sent.
+                match outbound.settle_offers(&mut self.sent, false) {
+                    Ok(false) => lines = 1,
+                    Ok(true) => {
+                        near.has_gone = true;
+                        return true;
+                    }
+                    Err(stop) => {
+                        self.handle_stop(rank, stop);
+                        return true;
+                    }
+                }
+            }
+            let came = inbound.read(rank, sink, near.bell.as_ref(), lines);
             match came {
                 Ok(came) => {
                     near.has_come |= came;
@@ -279,7 +304,9 @@ impl Shm {
         if let OutPath::Lane(outbound) = &mut near.out
             && !outbound.is_empty()
         {
-            match outbound.flush(&mut self.sent) {
+            let settled = outbound.settle_offers(&mut self.sent, self.is_about_to_sleep);
+            let may_offer = may_offer(&near.inbound);
+            match settled.and_then(|any| Ok(any | outbound.flush(&mut self.sent, may_offer)?)) {
                 Ok(true) => {
                     any = true;
                     near.has_gone = true;
@@ -324,6 +351,12 @@ impl Shm {
     }
 }
 
+/// Whether a member may copy bodies from their place: only a member whose frames arrive over its lane, where the engine
+/// notes that a body is sent before it reads what the member has written afterwards.
+fn may_offer(inbound: &InPath) -> bool {
+    matches!(inbound, InPath::Lane(_))
+}
+
 impl NearMember {
     /// Opens the doorbell of this member.
     fn open_bell(&mut self, bell: &frame::BellLocation) -> Result<(), String> {
@@ -352,43 +385,6 @@ impl NearMember {
     }
 }
 
-/// Sink for connections: takes the frames about lanes, and passes on everything else.
-struct LaneFrameFilter<'a> {
-    sink: &'a mut dyn Sink,
-    near: &'a [NearMember],
-    place_of: &'a [Option<usize>],
-    words: &'a mut Vec<(Rank, MemberFrame)>,
-}
-
-impl Sink for LaneFrameFilter<'_> {
-    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
-        let near = self.place_of[from as usize].map(|place| &self.near[place]);
-        // After `Switch` a member sends over its lane only.
-        let has_switched = near.is_some_and(|near| matches!(near.inbound, InPath::Lane(_)))
-            || self.words.contains(&(from, MemberFrame::Switch));
-        match frame {
-            MemberFrame::Accept { .. } | MemberFrame::Decline if near.is_some() => {}
-            _ if has_switched => return Err(Loss::Protocol),
-            MemberFrame::Offer { .. } | MemberFrame::Switch if near.is_some() => {}
-            _ => return self.sink.frame(from, frame),
-        }
-        self.words.push((from, frame));
-        Ok(None)
-    }
-
-    fn hold(&mut self, from: Rank, frame: &MemberFrame) -> bool {
-        self.sink.hold(from, frame)
-    }
-
-    fn body(&mut self, from: Rank, bytes: u64) {
-        self.sink.body(from, bytes);
-    }
-
-    fn is_satisfied(&self) -> bool {
-        self.sink.is_satisfied()
-    }
-}
-
 impl Link for Shm {
     fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>) {
         let Some(place) = self.place_of[to as usize] else {
@@ -396,7 +392,7 @@ impl Link for Shm {
         };
         let near = &mut self.near[place];
         match &mut near.out {
-            OutPath::Lane(outbound) => match outbound.send(frame, body, &mut self.sent) {
+            OutPath::Lane(outbound) => match outbound.send(frame, body, &mut self.sent, may_offer(&near.inbound)) {
                 Ok(gone) => {
                     near.has_gone |= gone;
                     near.ring();
@@ -438,9 +434,11 @@ impl Link for Shm {
     fn prepare_sleep(&mut self) {
         self.tcp.prepare_sleep();
         self.bell.arm();
+        self.is_about_to_sleep = true;
     }
 
     fn end_sleep(&mut self) {
+        self.is_about_to_sleep = false;
         self.bell.disarm();
         self.tcp.end_sleep();
         self.polls = 0;

@@ -18,8 +18,29 @@ struct CacheAligned<T>(T);
 pub(super) struct LaneControl {
     /// Key of this memory. A process that opens the memory compares the key, to check that this is the intended memory.
     pub(super) key: AtomicU64,
+    /// Address of a word with the key in the writer's process, by which the reader finds out whether it can read the
+    /// memory of that process.
+    pub(super) key_address: AtomicU64,
+    /// Whether the reader can read the memory of the writer's process.
+    pub(super) is_readable: AtomicU32,
+    /// Whether the writer's end is gone, and with it the memory of the bodies that it has offered.
+    pub(super) is_closed: AtomicU32,
     taken: CacheAligned<[AtomicU64; 2]>,
     stalled: CacheAligned<AtomicU32>,
+}
+
+impl LaneControl {
+    #[cfg(test)]
+    fn of_unused_lane() -> Self {
+        Self {
+            key: AtomicU64::new(0),
+            key_address: AtomicU64::new(0),
+            is_readable: AtomicU32::new(0),
+            is_closed: AtomicU32::new(0),
+            taken: CacheAligned([AtomicU64::new(0), AtomicU64::new(0)]),
+            stalled: CacheAligned(AtomicU32::new(0)),
+        }
+    }
 }
 
 /// Number of lines and bytes since the lane was made.
@@ -44,6 +65,11 @@ impl LaneRoom {
             written: LaneCount::default(),
             taken: LaneCount::default(),
         }
+    }
+
+    /// Whether the reader is known to have taken this line.
+    pub(super) fn is_taken(&self, line: u64) -> bool {
+        self.taken.lines > line
     }
 
     /// Whether there is room for a line and this many bytes.
@@ -116,7 +142,8 @@ impl ReaderProgress {
     #[inline]
     pub(super) fn report(&mut self, control: &LaneControl) -> bool {
         let lines = self.taken.lines - self.reported.lines;
-        let bytes = self.taken.bytes - self.reported.bytes;
+        // A hostile writer can move the position by any number.
+        let bytes = self.taken.bytes.wrapping_sub(self.reported.bytes);
         if lines < LINES / 4 && bytes < self.capacity / 4 {
             return false;
         }
@@ -133,19 +160,11 @@ impl ReaderProgress {
 mod tests {
     use super::*;
 
-    fn control() -> LaneControl {
-        LaneControl {
-            key: AtomicU64::new(0),
-            taken: CacheAligned([AtomicU64::new(0), AtomicU64::new(0)]),
-            stalled: CacheAligned(AtomicU32::new(0)),
-        }
-    }
-
     #[test]
     fn progress_that_cannot_be_is_noticed() {
         let claims = [(11, 0), (0, 4097), (u64::MAX, 0), (4, 0), (5, 63)];
         for (lines, bytes) in claims {
-            let (control, mut room) = (control(), LaneRoom::new(4096));
+            let (control, mut room) = (LaneControl::of_unused_lane(), LaneRoom::new(4096));
             room.written = LaneCount { lines: 10, bytes: 4096 };
             room.taken = LaneCount { lines: 5, bytes: 64 };
             control.taken.0[0].store(lines, Ordering::Relaxed);
@@ -161,7 +180,8 @@ mod tests {
     #[test]
     fn a_reader_that_has_taken_everything_leaves_room_for_half_of_the_bytes() {
         for step in [1, 63, 1000] {
-            let (control, mut room, mut progress) = (control(), LaneRoom::new(4096), ReaderProgress::new(4096));
+            let control = LaneControl::of_unused_lane();
+            let (mut room, mut progress) = (LaneRoom::new(4096), ReaderProgress::new(4096));
             for _ in 0..10_000 {
                 assert_eq!(room.check_room(&control, 2048), Ok(true));
                 room.written.lines += 1;
@@ -197,11 +217,7 @@ mod loom_tests {
     fn unread_lines_are_not_overwritten_and_no_wake_up_is_lost() {
         loom::model(|| {
             let lane = Arc::new(Lane {
-                control: LaneControl {
-                    key: AtomicU64::new(0),
-                    taken: CacheAligned([AtomicU64::new(0), AtomicU64::new(0)]),
-                    stalled: CacheAligned(AtomicU32::new(0)),
-                },
+                control: LaneControl::of_unused_lane(),
                 lines: [Line::empty(), Line::empty()],
                 cell: UnsafeCell::new(0),
                 bell: (Mutex::new(false), Condvar::new()),

@@ -1,110 +1,28 @@
 //! Ends of a lane: the writer, which makes the lane's memory, and the reader, which opens it.
 
-use super::progress::{LaneControl, LaneError, LaneRoom, ReaderProgress};
-use super::{LINES, PIECE_ALIGN};
-use crate::memory::{AddressMapping, MemoryError, PAGE_BYTES, check_sealed, sealed_memfd};
-use crate::ring::Line;
+use super::memory::{LANE_BYTES_MIN, LaneMemory, rounded, system};
+use super::offer::{self, BodyPlace};
+use super::progress::{LaneError, LaneRoom, ReaderProgress};
+use super::{PIECE_ALIGN, peer_memory};
+use crate::memory::{MemoryError, check_sealed, sealed_memfd};
 use hotlease_wire::frame::{LineWords, Seq};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a message's head, bytes.
 pub const HEAD_BYTES: usize = 32;
 /// Longest body that is sent in the line of its head, bytes.
 pub const INLINE_BYTES: usize = 24;
-/// Least capacity of a lane for longer bodies; capacities are powers of two.
-pub const LANE_BYTES_MIN: usize = 8 * 1024;
-/// Greatest capacity of a lane for longer bodies.
-pub const LANE_BYTES_MAX: usize = 1 << 20;
 
 /// Longest piece of a body, bytes: the reader copies one piece while the writer copies the next.
 const PIECE_BYTES: usize = 8 * 1024;
 /// Free bytes that a longer body needs before its first piece is written; a shorter body needs room for all its bytes.
 const FIRST_BYTES: usize = 4 * 1024;
-/// Offset of the lines in the memory.
-const LINES_AT: usize = 512;
-/// Offset of the bytes of longer bodies in the memory.
-const BYTES_AT: usize = (LINES_AT + LINES as usize * size_of::<Line>()).next_multiple_of(PAGE_BYTES);
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
+/// Word of a line that has the length of the first piece, or the state of an offer.
+const PIECE_WORD: usize = 1 + HEAD_WORDS;
 
-const _: () = assert!(size_of::<LaneControl>() <= LINES_AT && FIRST_BYTES <= LANE_BYTES_MIN / 2);
-
-/// Memory of a lane: control words, lines, and bytes of longer bodies.
-struct LaneMemory {
-    start: NonNull<u8>,
-    /// Number of bytes for longer bodies, a power of two.
-    capacity: usize,
-    /// Keeps the memory mapped.
-    _owner: Arc<dyn Send + Sync>,
-}
-
-// SAFETY: an address in memory that `_owner` keeps mapped. Control words and lines are atomics; bytes belong to one
-// side at a time by the protocol (see [`super`]). If a hostile writer breaks the protocol, the reader copies arbitrary
-// bytes.
-unsafe impl Send for LaneMemory {}
-
-impl LaneMemory {
-    fn bytes(capacity: usize) -> usize {
-        BYTES_AT + capacity
-    }
-
-    fn of(mapping: AddressMapping, capacity: usize) -> Self {
-        Self {
-            start: mapping.start(),
-            capacity,
-            _owner: Arc::new(mapping),
-        }
-    }
-
-    #[inline]
-    fn control(&self) -> &LaneControl {
-        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than `LaneControl`, and mapped as
-        // long as self lives; all fields are atomics.
-        unsafe { self.start.cast::<LaneControl>().as_ref() }
-    }
-
-    #[inline]
-    fn line(&self, number: u64) -> &Line {
-        let at = LINES_AT + (number % LINES) as usize * size_of::<Line>();
-        // SAFETY: inside the memory, aligned to a line, and only accessed as atomics.
-        unsafe { self.start.add(at).cast::<Line>().as_ref() }
-    }
-
-    /// The two contiguous runs that make up `bytes` bytes from a position on: the run up to the end of the memory, and
-    /// the rest from its beginning. Together the runs are at most as long as the capacity.
-    fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
-        let bytes = bytes.min(self.capacity);
-        let at = position as usize & (self.capacity - 1);
-        let first = bytes.min(self.capacity - at);
-        // SAFETY: both are inside the memory, because `at` is less than the capacity.
-        let (from, base) = unsafe { (self.start.add(BYTES_AT + at), self.start.add(BYTES_AT)) };
-        [(from, first), (base, bytes - first)]
-    }
-}
-
-fn system(step: &'static str, size: usize) -> impl FnOnce(nix::errno::Errno) -> MemoryError {
-    move |source| MemoryError::System {
-        step,
-        size_bytes: size as u64,
-        source,
-    }
-}
-
-fn check(capacity: usize) -> Result<usize, MemoryError> {
-    let is_good = capacity.is_power_of_two() && (LANE_BYTES_MIN..=LANE_BYTES_MAX).contains(&capacity);
-    let size_bytes = capacity as u64;
-    if is_good {
-        Ok(LaneMemory::bytes(capacity))
-    } else {
-        Err(MemoryError::BadSize { size_bytes })
-    }
-}
-
-fn rounded(bytes: usize) -> u64 {
-    (bytes as u64).next_multiple_of(PIECE_ALIGN)
-}
+const _: () = assert!(FIRST_BYTES <= LANE_BYTES_MIN / 2);
 
 /// Writing end of a lane, which made the lane's memory.
 pub struct LaneWriter {
@@ -112,20 +30,52 @@ pub struct LaneWriter {
     room: LaneRoom,
     /// Descriptor of the memory, until the reader has opened it.
     memory: Option<OwnedFd>,
+    /// Word with the lane's key, in memory of this process.
+    key: Box<AtomicU64>,
 }
+
+/// Where an offered body is in the memory of the writer's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodySource {
+    /// Address of its first byte.
+    pub address: u64,
+    /// Address of a word that has the lane's key for as long as the body is valid.
+    pub validity: u64,
+}
+
+/// Body that was offered to the reader ([`LaneWriter::offer`]).
+#[derive(Debug)]
+pub struct OfferedBody {
+    line: u64,
+    /// Place in the lane that is reserved for the body.
+    position: u64,
+    length: usize,
+}
+
+/// The memory of an offered body is gone, or was taken back before the reader had copied all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the other process has taken back the memory of a message before all of it was read")]
+pub struct SourceLost;
 
 impl LaneWriter {
     /// Creates a lane with `capacity` bytes for longer bodies. The reader opens it with the same `key`. The memory is
     /// freed when both ends are gone, even if their processes were killed.
     pub fn create(capacity: usize, key: u64) -> Result<Self, MemoryError> {
-        let size = check(capacity)?;
+        let size = LaneMemory::size(capacity)?;
         let memory = sealed_memfd("hotlease-lane", size as u64)?;
-        let mapping = AddressMapping::reserve(size).map_err(system("reserve", size))?;
-        let placed = mapping.map_at(0, memory.as_fd(), 0, size);
-        placed.map_err(system("map", size))?;
-        let space = LaneMemory::of(mapping, capacity);
-        space.control().key.store(key, Ordering::Release);
-        Ok(Self::on(space, Some(memory)))
+        let space = LaneMemory::map(memory.as_fd(), size, capacity)?;
+        let writer = Self::on(space, Some(memory));
+        writer.set_key(key);
+        Ok(writer)
+    }
+
+    fn set_key(&self, key: u64) {
+        self.key.store(key, Ordering::Relaxed);
+        let control = self.space.control();
+        let address = std::ptr::from_ref(&*self.key).addr() as u64;
+        control.key_address.store(address, Ordering::Relaxed);
+        // Pairs with the acquire in `LaneReader::open`.
+        control.key.store(key, Ordering::Release);
     }
 
     fn on(space: LaneMemory, memory: Option<OwnedFd>) -> Self {
@@ -133,6 +83,7 @@ impl LaneWriter {
             room: LaneRoom::new(space.capacity as u64),
             space,
             memory,
+            key: Box::default(),
         }
     }
 
@@ -160,7 +111,7 @@ impl LaneWriter {
             if !self.room.check_room(self.space.control(), 0)? {
                 return Ok(None);
             }
-            for (word, bytes) in words[1 + HEAD_WORDS..].iter_mut().zip(body.chunks(8)) {
+            for (word, bytes) in words[PIECE_WORD..].iter_mut().zip(body.chunks(8)) {
                 *word = word_of(bytes);
             }
             self.publish(&mut words);
@@ -171,7 +122,7 @@ impl LaneWriter {
             return Ok(None);
         }
         let piece = self.fill(body);
-        words[1 + HEAD_WORDS] = piece as u64;
+        words[PIECE_WORD] = piece as u64;
         self.publish(&mut words);
         Ok(Some(piece))
     }
@@ -193,18 +144,87 @@ impl LaneWriter {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
 
-    /// Copies the next piece of a body into the memory, as far as there is room; returns the piece's length.
-    fn fill(&mut self, body: &[u8]) -> usize {
-        // The room is a multiple of the alignment.
-        let piece = body.len().min(PIECE_BYTES).min(self.room.bytes() as usize);
-        let mut from = &body[..piece];
-        for (place, length) in self.space.runs(self.room.written.bytes, piece) {
+    /// Whether a body of this length may be offered: the reader can copy it from this process's memory, and the lane is
+    /// long enough for it.
+    pub fn may_offer(&self, length: usize) -> bool {
+        // The key 0 would be that of bytes that were never exposed.
+        let is_readable = self.space.control().is_readable.load(Ordering::Relaxed) != 0 && self.key() != 0;
+        is_readable && length <= self.space.capacity
+    }
+
+    /// Key that the word [`BodySource::validity`] must have.
+    pub fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    /// Address of a word that has the key for as long as this writer lives.
+    pub fn key_address(&self) -> u64 {
+        std::ptr::from_ref(&*self.key).addr() as u64
+    }
+
+    /// Writes a head, and offers its body of `length` bytes, which stays where it is. Returns `None` if there was no
+    /// room for the body, which may have to be copied later, and nothing was written. The memory must not change until [`is_copied`](Self::is_copied), or until
+    /// [`withdraw`](Self::withdraw) has returned `true`. If it does change, its word of validity must change before:
+    /// the reader then loses the body.
+    pub fn offer(
+        &mut self,
+        head: &[u8; HEAD_BYTES],
+        source: BodySource,
+        length: usize,
+    ) -> Result<Option<OfferedBody>, LaneError> {
+        debug_assert!(length <= self.space.capacity);
+        if !self.room.check_room(self.space.control(), rounded(length))? {
+            return Ok(None);
+        }
+        let mut words = [0; 8];
+        for (word, bytes) in words[1..].iter_mut().zip(head.chunks_exact(8)) {
+            *word = word_of(bytes);
+        }
+        words[PIECE_WORD..].copy_from_slice(&[offer::NEW_OFFER, source.address, source.validity]);
+        let offered = OfferedBody {
+            line: self.room.written.lines,
+            position: self.room.written.bytes,
+            length,
+        };
+        self.room.written.bytes += rounded(length);
+        self.publish(&mut words);
+        Ok(Some(offered))
+    }
+
+    /// Whether the reader has copied an offered body.
+    pub fn is_copied(&self, offered: &OfferedBody) -> bool {
+        // The line may have been used again after the reader had taken it.
+        self.room.is_taken(offered.line) || offer::is_done(self.space.line(offered.line).word(PIECE_WORD))
+    }
+
+    /// Copies an offered body into the lane, unless the reader has begun to copy it; returns whether it did.
+    pub fn withdraw(&self, offered: &OfferedBody, body: &[u8]) -> bool {
+        debug_assert_eq!(body.len(), offered.length);
+        let word = self.space.line(offered.line).word(PIECE_WORD);
+        if self.room.is_taken(offered.line) || !offer::is_open(word) {
+            return false;
+        }
+        self.copy_in(offered.position, &body[..offered.length]);
+        offer::withdraw(word)
+    }
+
+    /// Copies bytes into the lane's memory from a position on; there is room.
+    fn copy_in(&self, position: u64, body: &[u8]) {
+        let mut from = body;
+        for (place, length) in self.space.runs(position, body.len()) {
             let (now, later) = from.split_at(length);
             // SAFETY: inside the memory by `runs`, and there is room, so the reader does not read it now; a lane's
             // memory belongs to no caller, so source and destination do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), length) };
             from = later;
         }
+    }
+
+    /// Copies the next piece of a body into the memory, as far as there is room; returns the piece's length.
+    fn fill(&mut self, body: &[u8]) -> usize {
+        // The room is a multiple of the alignment.
+        let piece = body.len().min(PIECE_BYTES).min(self.room.bytes() as usize);
+        self.copy_in(self.room.written.bytes, &body[..piece]);
         self.room.written.bytes += rounded(piece);
         piece
     }
@@ -215,6 +235,15 @@ impl LaneWriter {
         words[0] = Seq::new(1, number).word();
         self.space.line(number).publish(words);
         self.room.written.lines = number + 1;
+    }
+}
+
+impl Drop for LaneWriter {
+    fn drop(&mut self) {
+        // The owner of the memory of offered bodies drops it after this. Pairs with the acquire in
+        // `LaneReader::read_source`: a reader that copies bytes of other memory sees this afterwards.
+        self.space.control().is_closed.store(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 }
 
@@ -238,12 +267,21 @@ impl LaneLine {
     /// A body of up to [`INLINE_BYTES`], padded to that length.
     #[inline]
     pub fn inline(&self) -> [u8; INLINE_BYTES] {
-        bytes_of(&self.0[1 + HEAD_WORDS..])
+        bytes_of(&self.0[PIECE_WORD..])
     }
 
     /// Length of the first piece of a longer body, if this line is the first of a message.
     pub fn first_piece(&self) -> u64 {
-        self.0[1 + HEAD_WORDS]
+        self.0[PIECE_WORD]
+    }
+
+    /// Place of the body in the writer's memory, if this line is the first of a message and offers its body.
+    #[inline]
+    pub fn source(&self) -> Option<BodySource> {
+        offer::is_offer(self.0[PIECE_WORD]).then(|| BodySource {
+            address: self.0[PIECE_WORD + 1],
+            validity: self.0[PIECE_WORD + 2],
+        })
     }
 
     /// Length of the next piece, if this line continues a body.
@@ -265,29 +303,41 @@ fn bytes_of<const N: usize>(words: &[u64]) -> [u8; N] {
 pub struct LaneReader {
     space: LaneMemory,
     progress: ReaderProgress,
+    /// The writer's process, and the key of its lane.
+    writer: (u32, u64),
 }
 
 impl LaneReader {
     /// Opens the memory of a writer in another process, or in this process, and checks seals, size and key.
     pub fn open(process: u32, descriptor: u32, capacity: usize, key: u64) -> Result<Self, MemoryError> {
-        let size = check(capacity)?;
+        let size = LaneMemory::size(capacity)?;
         let memory = super::bell::open(process, descriptor).map_err(system("open", size))?;
         check_sealed(memory.as_fd(), size as u64)?;
-        let mapping = AddressMapping::reserve(size).map_err(system("reserve", size))?;
-        let placed = mapping.map_at(0, memory.as_fd(), 0, size);
-        placed.map_err(system("map", size))?;
-        let space = LaneMemory::of(mapping, capacity);
+        let space = LaneMemory::map(memory.as_fd(), size, capacity)?;
+        // Pairs with the release in `LaneWriter::set_key`.
         if space.control().key.load(Ordering::Acquire) != key {
             return Err(MemoryError::OtherObject);
         }
-        Ok(Self::on(space))
+        let reader = Self::on(space, (process, key));
+        reader.try_source();
+        Ok(reader)
     }
 
-    fn on(space: LaneMemory) -> Self {
+    fn on(space: LaneMemory, writer: (u32, u64)) -> Self {
         Self {
             progress: ReaderProgress::new(space.capacity as u64),
             space,
+            writer,
         }
+    }
+
+    /// Tells the writer whether this process can read its memory. The kernel forbids it in some sandboxes, and where only
+    /// parents may inspect processes (`kernel.yama.ptrace_scope`).
+    fn try_source(&self) {
+        let control = self.space.control();
+        let (process, key) = self.writer;
+        let word = peer_memory::read(process, 0, &mut [], control.key_address.load(Ordering::Relaxed));
+        control.is_readable.store(u32::from(word == Ok(key)), Ordering::Relaxed);
     }
 
     /// Whether a line has arrived.
@@ -304,9 +354,7 @@ impl LaneReader {
         let words = self.space.line(number).poll(Seq::new(1, number))?;
         self.progress.taken.lines = number + 1;
         // Start of a longer body: prefetched while the caller looks at the head.
-        let at = self.progress.taken.bytes as usize & (self.space.capacity - 1);
-        // SAFETY: inside the memory; the line there is only prefetched, not read.
-        unsafe { self.space.start.add(BYTES_AT + at).cast::<Line>().as_ref() }.prefetch_read();
+        self.space.line_of_bytes(self.progress.taken.bytes).prefetch_read();
         Some(LaneLine(words))
     }
 
@@ -322,6 +370,33 @@ impl LaneReader {
             unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), now.as_mut_ptr(), length) };
             into = later;
         }
+        self.skip(length);
+    }
+
+    /// Claims the body that the line taken last offers; returns where to copy it from. It must be copied or skipped by
+    /// [`read_source`](Self::read_source) or [`take`](Self::take), and [`finish`](Self::finish), before the next line is
+    /// taken.
+    pub fn claim(&self) -> Result<BodyPlace, LaneError> {
+        offer::claim(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD))
+    }
+
+    /// Copies a claimed body from the writer's memory.
+    pub fn read_source(&self, source: BodySource, into: &mut [u8]) -> Result<(), SourceLost> {
+        let (process, key) = self.writer;
+        let word = peer_memory::read(process, source.address, into, source.validity);
+        // The word was read after the bytes, and the owner of the memory changes it before it changes the bytes. So all
+        // bytes are those of the body if the word still has the key. The lane's flag, which pairs with
+        // `LaneWriter::drop`, shows that the word itself was still there.
+        match word == Ok(key) && self.space.control().is_closed.load(Ordering::Acquire) == 0 {
+            true => Ok(()),
+            false => Err(SourceLost),
+        }
+    }
+
+    /// Reports that a claimed body of this length was copied from the writer's memory, or is not wanted. The caller then
+    /// rings the writer's bell.
+    pub fn finish(&mut self, length: usize) {
+        offer::finish(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD));
         self.skip(length);
     }
 

@@ -4,7 +4,7 @@
 use super::{DirectState, DirectTransfer};
 use crate::engine::{Engine, EngineState};
 use crate::error::{Activity, Error};
-use crate::link::{Body, Link, Sink};
+use crate::link::{Body, CopyBody, Link, Sink};
 use crate::matching::Pattern;
 use crate::memory::{Piece, TransferMemory};
 use crate::protocol::{CollectiveWork, KeptNow, Protocol, StartedCollective};
@@ -149,7 +149,7 @@ impl Sink for RoundSink<'_, '_, '_> {
         self.protocol.body(from, bytes);
     }
 
-    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: CopyBody<'_>) -> Result<(), Loss> {
         if self.is_of_collective(&frame)
             && let MemberFrame::Eager { to, length } = frame
             && let Some((place, into)) = self.round.next_from(from)
@@ -157,7 +157,7 @@ impl Sink for RoundSink<'_, '_, '_> {
         {
             let pattern = Pattern::of(from, to.tag);
             if self.protocol.take_direct(from, &to, length, pattern, length)? {
-                copy(self.round.areas.write(into));
+                copy(self.round.areas.write(into))?;
                 self.round.done |= 1 << place;
                 return Ok(());
             }

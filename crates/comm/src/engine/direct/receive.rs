@@ -3,7 +3,7 @@
 use super::{DirectState, DirectTransfer};
 use crate::engine::{Engine, EngineState};
 use crate::error::Activity;
-use crate::link::Sink;
+use crate::link::{CopyBody, Sink};
 use crate::matching::Pattern;
 use crate::memory::Piece;
 use crate::protocol::{KeptNow, MessageStatus, Protocol};
@@ -61,14 +61,14 @@ impl Sink for ReceiveSink<'_, '_> {
         self.protocol.body(from, bytes);
     }
 
-    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: CopyBody<'_>) -> Result<(), Loss> {
         if let MemberFrame::Eager { to, length } = frame
             && self.is_candidate(&frame)
         {
             let receive = &mut *self.receive;
             let room = receive.into.len() as u64;
             if self.protocol.take_direct(from, &to, length, receive.pattern, room)? {
-                copy(&mut receive.into[..length as usize]);
+                copy(&mut receive.into[..length as usize])?;
                 receive.got = Some(MessageStatus {
                     source: from,
                     tag: to.tag,

@@ -50,7 +50,10 @@ impl OfiReceiver {
             }
             let total = frame.body_bytes() as usize;
             if let Some((body, behind)) = rest.split_at_checked(total) {
-                sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
+                sink.whole(from, frame, &mut |into| {
+                    into.copy_from_slice(body);
+                    Ok(())
+                })?;
                 rest = behind;
             } else {
                 let into = sink.frame(from, frame)?;

@@ -65,7 +65,10 @@ mod tests {
         let mut words = SetUpSink::default();
         let inbox = MemberFrame::Inbox { length: 3 };
         words
-            .whole(2, inbox, &mut |into| into.copy_from_slice(b"abc"))
+            .whole(2, inbox, &mut |into| {
+                into.copy_from_slice(b"abc");
+                Ok(())
+            })
             .expect("a word");
         words.frame(1, MemberFrame::Switch).expect("another");
         let said = vec![(2, SetUpFrame::Inbox(b"abc".to_vec())), (1, SetUpFrame::Switch)];

@@ -3,12 +3,12 @@
 use crate::link::Sink;
 use crate::memory::Piece;
 use hotlease_collectives::Rank;
-use hotlease_fabric::lane::{INLINE_BYTES, LaneLine, LaneReader, PeerBell};
+use hotlease_fabric::lane::{BodyPlace, BodySource, INLINE_BYTES, LaneLine, LaneReader, PeerBell};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 
 /// Number of lines after which the other lanes are read.
-const TURN_LINES: u32 = 64;
+pub(super) const TURN_LINES: u32 = 64;
 /// Number of turns that empty a lane: each turn reads at least one line.
 const LAST_TURNS: u32 = 256;
 
@@ -42,16 +42,27 @@ impl LaneReceiver {
     /// Reads everything in the lane. Stops where the writer broke the protocol.
     pub(super) fn read_rest(&mut self, from: Rank, sink: &mut dyn Sink) {
         self.is_last = true;
-        (0..LAST_TURNS).all(|_| self.read(from, sink, None) == Ok(true));
+        (0..LAST_TURNS).all(|_| self.read(from, sink, None, TURN_LINES) == Ok(true));
+    }
+
+    /// Whether there is anything to read.
+    pub(super) fn has_line(&self) -> bool {
+        self.held.is_some() || self.lane.has_line()
     }
 
     /// Reads until nothing is left or the turn is over; returns whether anything was read. The turn also ends when the
     /// sink is satisfied, and after a body that arrived in pieces: the thread that waited for this body may then
-    /// provide memory for the next one. Rings the doorbell of a writer that waits for room.
-    pub(super) fn read(&mut self, from: Rank, sink: &mut dyn Sink, writer: Option<&PeerBell>) -> Result<bool, Loss> {
-        for turn in 0..TURN_LINES {
+    /// provide memory for the next one. Rings the doorbell of a writer that waits for room. A turn has at most `lines`.
+    pub(super) fn read(
+        &mut self,
+        from: Rank,
+        sink: &mut dyn Sink,
+        writer: Option<&PeerBell>,
+        lines: u32,
+    ) -> Result<bool, Loss> {
+        for turn in 0..lines {
             let is_over = if let Some((frame, line)) = self.held.take() {
-                self.first(frame, line, from, sink)?
+                self.first(frame, line, from, sink, writer)?
             } else {
                 let Some(line) = self.lane.next_line() else {
                     return Ok(turn > 0);
@@ -61,7 +72,7 @@ impl LaneReceiver {
                     None => {
                         let frame = MemberFrame::decode(&line.head()).map_err(|_| Loss::Protocol)?;
                         if matches!(frame, MemberFrame::Eager { .. } | MemberFrame::Data { .. }) {
-                            self.first(frame, line, from, sink)?
+                            self.first(frame, line, from, sink, writer)?
                         } else {
                             sink.frame(from, frame)?;
                             false
@@ -87,11 +98,21 @@ impl LaneReceiver {
 
     /// Takes the line of a frame that has a body; returns whether the turn is over.
     #[inline]
-    fn first(&mut self, frame: MemberFrame, line: LaneLine, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
+    fn first(
+        &mut self,
+        frame: MemberFrame,
+        line: LaneLine,
+        from: Rank,
+        sink: &mut dyn Sink,
+        writer: Option<&PeerBell>,
+    ) -> Result<bool, Loss> {
         let (total, piece) = (frame.body_bytes(), line.first_piece());
         if total <= INLINE_BYTES as u64 {
             let inline = line.inline();
-            let mut copy = |into: &mut [u8]| into.copy_from_slice(&inline[..into.len()]);
+            let mut copy = |into: &mut [u8]| {
+                into.copy_from_slice(&inline[..into.len()]);
+                Ok(())
+            };
             return sink.whole(from, frame, &mut copy).map(|()| false);
         }
         if piece == total && total <= self.lane.capacity() as u64 {
@@ -100,11 +121,15 @@ impl LaneReceiver {
             sink.whole(from, frame, &mut |into| {
                 lane.take(into);
                 is_taken = true;
+                Ok(())
             })?;
             if !is_taken {
                 self.lane.skip(total as usize);
             }
             return Ok(false);
+        }
+        if let Some(source) = line.source() {
+            return self.offered(source, frame, from, sink, writer).map(|()| true);
         }
         if !self.is_last && sink.hold(from, &frame) {
             self.held = Some((frame, line));
@@ -113,6 +138,41 @@ impl LaneReceiver {
         let into = sink.frame(from, frame)?;
         let coming = LanePartialBody { into, at: 0, total };
         self.piece(coming, piece, from, sink)
+    }
+
+    /// Takes a frame whose body its writer has offered.
+    fn offered(
+        &mut self,
+        source: BodySource,
+        frame: MemberFrame,
+        from: Rank,
+        sink: &mut dyn Sink,
+        writer: Option<&PeerBell>,
+    ) -> Result<(), Loss> {
+        let length = frame.body_bytes() as usize;
+        if length > self.lane.capacity() {
+            return Err(Loss::Protocol);
+        }
+        let lane = &mut self.lane;
+        if lane.claim().map_err(|_| Loss::Protocol)? == BodyPlace::Source {
+            let mut copy = |into: &mut [u8]| lane.read_source(source, into).map_err(|_| Loss::GaveUp);
+            sink.whole(from, frame, &mut copy)?;
+            lane.finish(length);
+            if let Some(writer) = writer {
+                writer.ring();
+            }
+            return Ok(());
+        }
+        let mut is_taken = false;
+        sink.whole(from, frame, &mut |into| {
+            lane.take(into);
+            is_taken = true;
+            Ok(())
+        })?;
+        if !is_taken {
+            lane.skip(length);
+        }
+        Ok(())
     }
 
     /// Takes a piece of a body; returns whether the turn is over.

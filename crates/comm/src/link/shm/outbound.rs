@@ -1,11 +1,19 @@
-//! Send queue of one lane: frames and bodies for which the lane has no room yet.
+//! Send queue of one lane: frames and bodies for which the lane has no room yet, and bodies that the other member may
+//! copy from their place.
 
 use crate::arena::Key;
 use crate::link::Body;
 use crate::memory::Piece;
-use hotlease_fabric::lane::{LaneError, LaneWriter};
+use hotlease_fabric::lane::{LaneError, LaneWriter, OfferedBody};
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Time after which a body that its reader has not begun to copy is copied into the lane: the reader computes, or waits
+/// for this processor.
+const LATE: Duration = Duration::from_micros(20);
+/// Largest number of bodies that are copied into the lane, after a reader that was late, before the next is offered.
+const COPIES_MAX: u32 = 64;
 
 /// Reason why nothing more can be written to a lane.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,9 +46,23 @@ struct LaneSendItem {
     body: LaneBody,
 }
 
+/// Body that the reader may copy from its place.
+struct Offer {
+    body: OfferedBody,
+    piece: Piece,
+    send: Key,
+}
+
 pub(super) struct LaneSendQueue {
+    /// Dropped before the memory of the bodies that it offers.
     lane: LaneWriter,
+    offers: VecDeque<Offer>,
+    /// Time since which the reader could have copied the first of them.
+    offered_since: Instant,
     items: VecDeque<LaneSendItem>,
+    /// Number of bodies to copy before the next is offered, now and after the next late reader.
+    copies: u32,
+    copies_next: u32,
 }
 
 impl LaneSendQueue {
@@ -48,12 +70,21 @@ impl LaneSendQueue {
         lane.close_descriptor();
         Self {
             lane,
+            offers: VecDeque::new(),
+            offered_since: Instant::now(),
             items: VecDeque::new(),
+            copies: 0,
+            copies_next: 1,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items.is_empty() && self.offers.is_empty()
+    }
+
+    /// Whether the other member may copy bodies from their place.
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
     }
 
     /// Writes a frame and its body, after the items that wait already; returns whether anything was written.
@@ -62,6 +93,7 @@ impl LaneSendQueue {
         frame: &MemberFrame,
         body: Body<'_>,
         sent: &mut VecDeque<Key>,
+        may_offer: bool,
     ) -> Result<bool, LaneStop> {
         let is_first = self.items.is_empty();
         let mut frame = Some(frame.encode());
@@ -88,13 +120,18 @@ impl LaneSendQueue {
                     body: LaneBody::Lent { piece, send },
                 });
                 // If other items wait, they are written before this item.
-                if is_first { self.flush(sent) } else { Ok(false) }
+                if is_first {
+                    self.flush(sent, may_offer)
+                } else {
+                    Ok(false)
+                }
             }
         }
     }
 
-    /// Writes as much as there is room for; returns whether anything was written.
-    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>) -> Result<bool, LaneStop> {
+    /// Writes as much as there is room for; returns whether anything was written. If `may_offer`, the other member may
+    /// copy bodies from their place.
+    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>, may_offer: bool) -> Result<bool, LaneStop> {
         let mut any = false;
         while let Some(LaneSendItem { frame, at, body }) = self.items.front_mut() {
             let (was, had_frame) = (*at, frame.is_some());
@@ -104,6 +141,27 @@ impl LaneSendQueue {
                     frame.is_none() && *at == bytes.len()
                 }
                 LaneBody::Lent { piece, send } => {
+                    if let Some(head) = frame
+                        && may_offer
+                        && self.copies == 0
+                        && self.lane.may_offer(piece.len())
+                        && let Some(source) = piece.expose(self.lane.key(), self.lane.key_address())
+                    {
+                        if let Some(body) = self.lane.offer(head, source, piece.len())? {
+                            let (piece, send) = (piece.clone(), *send);
+                            if self.offers.is_empty() {
+                                self.offered_since = Instant::now();
+                            }
+                            self.offers.push_back(Offer { body, piece, send });
+                            self.items.pop_front();
+                            any = true;
+                            continue;
+                        }
+                        if !self.offers.is_empty() {
+                            // There is room when the reader has copied them.
+                            break;
+                        }
+                    }
                     let written = piece.read(|bytes| write(&mut self.lane, frame, bytes, *at));
                     *at += written.ok_or(LaneStop::NoMemory { send: *send })??;
                     frame.is_none() && *at == piece.len()
@@ -116,11 +174,37 @@ impl LaneSendQueue {
                     ..
                 }) = self.items.pop_front()
                 {
+                    self.copies = self.copies.saturating_sub(1);
                     sent.push_back(send);
                 }
             } else if !self.lane.announce_stall()? {
                 break;
             }
+        }
+        Ok(any)
+    }
+
+    /// Notes which offered bodies were copied, and copies those of a late reader into the lane; returns whether there
+    /// were any. If `is_last`, this thread is about to sleep, so it waits for no reader.
+    pub(super) fn settle_offers(&mut self, sent: &mut VecDeque<Key>, is_last: bool) -> Result<bool, LaneStop> {
+        let mut any = false;
+        while let Some(offer) = self.offers.front() {
+            if self.lane.is_copied(&offer.body) {
+                self.copies_next = 1;
+                self.offered_since = Instant::now();
+            } else if is_last || self.offered_since.elapsed() >= LATE {
+                let withdrawn = offer.piece.read(|bytes| self.lane.withdraw(&offer.body, bytes));
+                if !withdrawn.ok_or(LaneStop::NoMemory { send: offer.send })? {
+                    // The reader copies it now.
+                    break;
+                }
+                self.copies = self.copies_next;
+                self.copies_next = (2 * self.copies_next).min(COPIES_MAX);
+            } else {
+                break;
+            }
+            any = true;
+            sent.extend(self.offers.pop_front().map(|offer| offer.send));
         }
         Ok(any)
     }

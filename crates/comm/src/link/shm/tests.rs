@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::link::mesh::MemberConnection;
-use crate::memory::TransferMemory;
+use crate::memory::{Piece, TransferMemory};
 use crate::route::Route;
+use hotlease_fabric::lane::BodySource;
+use hotlease_fabric::loan::lend;
 use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use hotlease_wire::comm::greeting::MemberNode;
 use std::io::{Read, Write};
@@ -110,7 +112,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     until(|| {
         one.poll_all(&mut seen_by_one);
         other.poll_all(&mut seen_by_other);
-        seen_by_other.bodies.len() > MESSAGES && !other.is_sending()
+        seen_by_other.bodies.len() > MESSAGES && !one.is_sending() && !other.is_sending()
     });
     assert_eq!(one.take_sent(), Some(77));
     let expected: Vec<_> = (0..MESSAGES).collect();
@@ -289,7 +291,7 @@ fn rogue() -> (Shm, Rogue) {
 #[test]
 fn invalid_frames_in_a_lane_end_their_member() {
     let garbage = [0xff; MemberFrame::BYTES];
-    let (longer, inline) = ([1; 200], [0xff; 8]);
+    let (longer, inline) = ([1; 200], [0xfe; 8]);
     for (head, body) in [
         (garbage, &[][..]),
         // A piece longer than its body, an empty piece, and a piece with an invalid length.
@@ -343,4 +345,134 @@ fn frames_written_before_a_member_ended_are_read_first() {
     });
     assert_eq!(seen.bodies.len(), 100);
     assert_eq!(link.take_lost(), Some((1, Loss::Closed)));
+}
+
+/// Two links whose frames go over lanes in both directions.
+fn over_lanes() -> (Shm, Shm) {
+    let (one, other) = streams();
+    let (mut one, mut other) = (link(0, one), link(1, other));
+    one.send(1, &eager(0, 0), Body::Borrowed(&[]));
+    other.send(0, &eager(0, 0), Body::Borrowed(&[]));
+    let goes_over =
+        |link: &Shm| matches!(&link.near[0].out, OutPath::Lane(_)) && matches!(link.near[0].inbound, InPath::Lane(_));
+    until(|| {
+        one.poll_all(&mut RecordedEvents::default());
+        other.poll_all(&mut RecordedEvents::default());
+        goes_over(&one) && goes_over(&other)
+    });
+    (one, other)
+}
+
+fn has_offers(link: &Shm) -> bool {
+    matches!(&link.near[0].out, OutPath::Lane(outbound) if outbound.has_offers())
+}
+
+#[test]
+fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() {
+    let (mut one, mut other) = over_lanes();
+    let mut seen = RecordedEvents::default();
+    let lengths = [17_000, 100_000, 262_144, 1 << 20];
+    let (mut offered, mut late) = (0, 0);
+    for number in 0..400 {
+        let body = pattern(number, lengths[number % lengths.len()]);
+        let frame = match body.len() as u64 {
+            length if length > frame::EAGER_BYTES_MAX => MemberFrame::Data { landing: 1, length },
+            length => eager(number as u32, length),
+        };
+        lend(&body, |lent| {
+            let piece = TransferMemory::Lent(lent.clone()).whole();
+            one.send(
+                1,
+                &frame,
+                Body::Lent {
+                    piece,
+                    send: number as Key,
+                },
+            );
+            offered += usize::from(has_offers(&one));
+            // A reader that is late: the body goes into the lane, if it fits.
+            if number % 7 == 0 && body.len() < LANE_BYTES && has_offers(&one) {
+                until(|| {
+                    one.poll(&mut RecordedEvents::default());
+                    !has_offers(&one)
+                });
+                late += 1;
+            }
+            let mut sent = one.take_sent();
+            until(|| {
+                other.poll(&mut seen);
+                one.poll(&mut RecordedEvents::default());
+                sent = sent.or(one.take_sent());
+                sent.is_some()
+            });
+            assert_eq!(sent, Some(number as Key));
+        });
+        until(|| {
+            other.poll(&mut seen);
+            seen.bodies.len() > number
+        });
+        assert!(seen.bodies[number] == body, "body {number}");
+    }
+    assert!(offered > 100 && late > 10, "{offered} offered, {late} late");
+}
+
+#[test]
+fn a_body_whose_memory_was_taken_back_ends_its_sender_and_is_never_delivered() {
+    let (mut one, mut other) = over_lanes();
+    let mut seen = RecordedEvents::default();
+    let mut body = pattern(1, 100_000);
+    lend(&body, |lent| {
+        let piece = TransferMemory::Lent(lent.clone()).whole();
+        one.send(1, &eager(1, 100_000), Body::Lent { piece, send: 5 });
+    });
+    assert!(has_offers(&one));
+    body.fill(0);
+    until(|| {
+        other.poll(&mut seen);
+        !other.lost.is_empty()
+    });
+    assert_eq!((other.take_lost(), seen.bodies.len()), (Some((1 - 1, Loss::GaveUp)), 0));
+    until(|| {
+        one.poll_all(&mut RecordedEvents::default());
+        one.take_unsendable() == Some(5) || one.take_lost() == Some((1, Loss::Closed))
+    });
+    assert_eq!(one.take_sent(), None);
+}
+
+#[test]
+fn a_member_s_last_word_is_read_after_it_was_noted_that_a_body_is_sent() {
+    struct Order<'a>(&'a mut Vec<MemberFrame>);
+    impl Sink for Order<'_> {
+        fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
+            self.0.push(frame);
+            Ok(None)
+        }
+        fn body(&mut self, _: Rank, _: u64) {}
+    }
+    let (mut one, mut other) = over_lanes();
+    let memory = TransferMemory::of(pattern(1, 100_000));
+    let (piece, send) = (memory.whole(), 3);
+    one.send(1, &eager(1, 100_000), Body::Lent { piece, send });
+    assert!(has_offers(&one));
+    until(|| other.poll(&mut RecordedEvents::default()));
+    other.send(0, &MemberFrame::Goodbye, Body::Borrowed(&[]));
+    let mut frames = Vec::new();
+    one.poll(&mut Order(&mut frames));
+    assert_eq!((frames.len(), one.take_sent()), (0, Some(3)), "first the body is noted");
+    one.poll(&mut Order(&mut frames));
+    assert_eq!(frames, [MemberFrame::Goodbye]);
+}
+
+#[test]
+fn an_offer_of_memory_that_does_not_exist_ends_its_member() {
+    let (mut link, mut rogue) = rogue();
+    let mut seen = RecordedEvents::default();
+    let source = BodySource {
+        address: 8,
+        validity: 8,
+    };
+    let offered = rogue.lane.offer(&eager(1, 5_000).encode(), source, 5_000);
+    assert!(matches!(offered, Ok(Some(_))));
+    until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
+    assert_eq!((link.take_lost(), seen.bodies.len()), (Some((1, Loss::GaveUp)), 0));
 }

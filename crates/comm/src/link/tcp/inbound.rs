@@ -117,7 +117,7 @@ impl TcpReceiver {
                             (Ok(got), room)
                         }
                         Some(Err(error)) => (Err(error), room),
-                        // The memory was taken back: read through the buffer and discard.
+                        // The body is not wanted, or its memory was taken back: read through the buffer and discard.
                         None => fill(stream, &mut self.buffer, &mut self.end),
                     }
                 }
@@ -265,7 +265,10 @@ impl TcpReceiver {
             if has_body && is_whole {
                 self.was_long = total > LONG_BYTES;
                 let body = &self.buffer[self.start..self.start + total];
-                sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
+                sink.whole(from, frame, &mut |into| {
+                    into.copy_from_slice(body);
+                    Ok(())
+                })?;
                 self.start += total;
                 if sink.is_satisfied() {
                     return Ok(true);

@@ -1,5 +1,7 @@
 //! Messages that arrive in one piece with their frame: they need no [`Landing`](super::Landing) if a receive waits.
 
+use crate::error::Error;
+use crate::link::CopyBody;
 use crate::matching::{MessageEnvelope, Pattern};
 use crate::protocol::{MessageStatus, Protocol};
 use hotlease_collectives::Rank;
@@ -8,18 +10,23 @@ use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
 
 impl Protocol {
     /// Handles a frame that has arrived with its body; `copy` copies the body to memory of its length.
-    pub(crate) fn whole(
-        &mut self,
-        from: Rank,
-        frame: MemberFrame,
-        copy: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(), Loss> {
+    pub(crate) fn whole(&mut self, from: Rank, frame: MemberFrame, copy: CopyBody<'_>) -> Result<(), Loss> {
         let into = match frame {
             MemberFrame::Eager { to, length } => {
                 let envelope = self.charge(from, &to, length)?;
                 if let Some(posted) = self.taker_of(&to, envelope, length) {
                     // No effect if the memory was taken back.
-                    posted.into.part(0..length as usize).write(copy);
+                    if let Some(Err(loss)) = posted.into.part(0..length as usize).write(copy) {
+                        // The member is lost, and this receive is not posted any more.
+                        let during = posted.during;
+                        let error = Error::MemberLost {
+                            during,
+                            rank: from,
+                            loss,
+                        };
+                        self.complete(posted.owner, Err(error));
+                        return Err(loss);
+                    }
                     self.repay_credit(from, to.class, length);
                     let status = MessageStatus {
                         source: from,
@@ -33,7 +40,7 @@ impl Protocol {
             }
             _ => self.frame(from, frame)?,
         };
-        into.map(|into| into.write(copy));
+        into.and_then(|into| into.write(copy)).transpose()?;
         self.body(from, frame.body_bytes());
         Ok(())
     }

@@ -312,3 +312,31 @@ fn a_failure_at_any_moment_leaves_no_member_waiting() {
         }
     }
 }
+
+#[test]
+fn a_receive_ends_with_an_error_if_its_message_is_taken_back_while_it_is_copied() {
+    let mut net = Net::new(2, seed());
+    let frame = MemberFrame::Eager {
+        to: message(1),
+        length: 100,
+    };
+    let posted = net.receive(0, Pattern::of(1, 1), &TransferMemory::zeroed(100));
+    let taken_back: &mut dyn FnMut(&mut [u8]) -> Result<(), Loss> = &mut |_| Err(Loss::GaveUp);
+    assert_eq!(net.at(0).whole(1, frame, taken_back), Err(Loss::GaveUp));
+    // As the engine does when the link has lost the member.
+    net.at(0).handle_loss(1, Loss::GaveUp);
+    net.run();
+    let lost = |from, tag| Error::MemberLost {
+        during: Activity::Receive { from, tag },
+        rank: 1,
+        loss: Loss::GaveUp,
+    };
+    assert_eq!(net.error(0, posted), lost(Some(1), Some(1)));
+    // The same for a message that no receive has asked for: it is not delivered later.
+    let mut net = Net::new(2, seed());
+    assert_eq!(net.at(0).whole(1, frame, taken_back), Err(Loss::GaveUp));
+    net.at(0).handle_loss(1, Loss::GaveUp);
+    let late = net.receive(0, Pattern::of(1, 1), &TransferMemory::zeroed(100));
+    net.run();
+    assert_eq!(net.error(0, late), lost(Some(1), Some(1)));
+}

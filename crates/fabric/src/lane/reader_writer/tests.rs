@@ -1,5 +1,8 @@
 use super::*;
-use std::sync::atomic::AtomicU64;
+use crate::lane::LINES;
+use crate::lane::memory::BYTES_AT;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 const CAPACITY: usize = LANE_BYTES_MIN;
 
@@ -18,7 +21,10 @@ fn on_heap() -> (LaneWriter, LaneReader) {
         capacity: CAPACITY,
         _owner: heap.clone(),
     };
-    (LaneWriter::on(space(), None), LaneReader::on(space()))
+    (
+        LaneWriter::on(space(), None),
+        LaneReader::on(space(), (std::process::id(), 0)),
+    )
 }
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
