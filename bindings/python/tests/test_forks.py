@@ -190,6 +190,64 @@ def test_pools_of_processes_in_tasks_end(executor):
     assert executor.submit(_pools, 20).result(120) == [[3, 2, 1, 0, 1, 2]] * 20
 
 
+_NAMES_OF_MAIN = """\
+import concurrent.futures, dataclasses, multiprocessing, pickle
+import hotlease
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+class Diverged(Exception):
+    pass
+
+def square(x):
+    return Point(x.x * x.x) if isinstance(x, Point) else x * x
+
+def in_pools(points):
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2) as pool:
+        numbers = pool.map(square, range(4))
+    with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
+        return numbers, list(pool.map(square, points))
+
+def there_and_back(values):
+    return pickle.loads(pickle.dumps(values)) == values, pickle.loads(pickle.dumps(square)) is square
+
+def fail(point):
+    pickle.dumps(point)
+    raise Diverged(point)
+
+def unknown():
+    import __main__
+    return hasattr(__main__, "nothing"), hasattr(__main__, "__file__")
+
+if __name__ == "__main__":
+    with hotlease.Executor(1) as executor:
+        points = [Point(2), Point(3)]
+        numbers, squares = executor.submit(in_pools, points).result(120)
+        assert numbers == [0, 1, 4, 9] and squares == [Point(4), Point(9)], (numbers, squares)
+        assert all(type(each) is Point for each in squares)
+        assert executor.submit(there_and_back, points).result(60) == (True, True)
+        # Results and exceptions have the program's own classes as before.
+        made = executor.submit(lambda: [square, Point, Point(1)]).result(60)
+        assert made[:2] == [square, Point] and type(made[2]) is Point
+        error = executor.submit(fail, points[0]).exception(60)
+        assert type(error) is Diverged and error.args == (points[0],), repr(error)
+        assert executor.submit(unknown).result(60) == (False, False)
+        # A class that has changed is the new one for pickles by name, too.
+        Point.more = 5
+        assert executor.submit(lambda one: pickle.loads(pickle.dumps(one)).more, Point(1)).result(60) == 5
+    print("right")
+"""
+
+
+def test_processes_and_pickles_in_tasks_find_what_the_program_has_defined(platform, run):
+    done = run(_NAMES_OF_MAIN)
+    assert done.stdout.split() == ["right"], done.stdout + done.stderr
+
+
 def _keep_own_action(path):
     """Sets an action for a signal, which a forked child inherits."""
     signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))

@@ -51,6 +51,10 @@ _kept: dict[Name, Any] = {}
 _KEPT_MAX = 1024
 # Weak references that remove the definitions of deleted classes.
 _watches: dict[Name, weakref.ref[Any]] = {}
+# Identifiers of the classes of the program's `__main__` that arrived last under a name.
+_main_classes: dict[str, str] = {}
+# Number of names of the program that were looked up in the worker's own `__main__`.
+main_lookups = 0
 
 
 def is_worker() -> bool:
@@ -68,6 +72,28 @@ def namespace(key: str) -> dict[str, Any]:
         vars(module).update({KEY: key, "__builtins__": builtins})
     its: dict[str, Any] = vars(module)
     return its
+
+
+def main_attribute(name: str) -> Any:
+    """Returns a global of the program's `__main__`, for pickles by name that code in a worker makes and reads: those of
+    `multiprocessing` in a task, or `pickle.dumps` of an object of the program. To be the `__getattr__` of the worker's own
+    `__main__`.
+
+    Raises
+    ------
+    AttributeError
+        The worker has received no such function, class or global.
+    """
+    global main_lookups
+    if not name.startswith("__"):
+        main_lookups += 1
+        kept = vars(_namespaces["__main__"]) if "__main__" in _namespaces else {}
+        if name in kept:
+            return kept[name]
+        found = _class(_main_classes.get(name, ""))
+        if found is not None:
+            return found
+    raise AttributeError(f"module '__main__' has no attribute {name!r}")
 
 
 def definition(name: Name) -> Optional[Definition]:
@@ -171,6 +197,8 @@ def _load(name: Name) -> None:
     elif name[0] == "class":
         _watches[name] = weakref.ref(value, lambda _: _drop(name))
         _keep(name)
+        if value.__module__ == "__main__":
+            _main_classes[value.__qualname__] = name[1]
 
 
 def _keep(name: Name) -> bool:

@@ -9,7 +9,7 @@ import pickle
 import sys
 import time
 
-from hotlease import _core, _importing, _modules, _versions
+from hotlease import _core, _importing, _known, _modules, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
@@ -30,7 +30,7 @@ def dump(value):
     if _core._is_guarded():
         return _guarded_writer().dumps(value, buffers), buffers
     try:
-        return pickle.dumps(value, 5, buffer_callback=buffers.append), buffers
+        return _dump_by_name(value, buffers.append), buffers
     except Exception:
         # The value contains functions or classes of the client's __main__, for example.
         buffers = []
@@ -39,6 +39,15 @@ def dump(value):
         except Exception:
             pass
         raise
+
+
+def _dump_by_name(value, callback=None):
+    """Pickles a value; fails if it has functions or classes of the client's __main__, which are sent by value."""
+    before = _known.main_lookups
+    data = pickle.dumps(value, 5, buffer_callback=callback)
+    if _known.main_lookups != before:
+        raise pickle.PicklingError("objects of __main__ are sent by value")
+    return data
 
 
 def _dump_by_value(value, callback=None):
@@ -78,7 +87,7 @@ def _dumped(error):
     if _core._is_guarded():
         return _guarded_writer().dumps(error)
     try:
-        return pickle.dumps(error, 5)
+        return _dump_by_name(error)
     except Exception:
         return _dump_by_value(error)
 
@@ -111,7 +120,9 @@ def _mismatch(expected):
 def main():
     """Becomes a worker; never returns."""
     # Start time, set by the code that an agent passes to this interpreter (`-c`).
-    begun = vars(sys.modules["__main__"]).pop("begun", 0)
+    own = vars(sys.modules["__main__"])
+    begun = own.pop("begun", 0)
+    own["__getattr__"] = _known.main_attribute
     is_zygote = bool(os.environ.pop(_ZYGOTE, ""))
     imports = os.environ.pop(_IMPORTS, "").split()
     tasks_max = int(os.environ.pop(_TASKS_MAX, "0"))
