@@ -1,5 +1,7 @@
 """Functions, classes and globals of the program are sent to workers and back: each process has one object of each."""
 
+import sys
+
 import pytest
 
 
@@ -424,3 +426,15 @@ def test_classes_that_no_task_keeps_arrive_again_and_again(output):
             print(executor.submit(look, one()).result())
     """
     assert output(script) == ["(-1, True)"]
+
+
+def test_an_open_file_is_refused_in_both_directions(executor, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("text\n")
+    with open(path) as file:
+        with pytest.raises(TypeError, match="an open file .*pass its path"):
+            executor.submit(str, file).result(60)
+    # cloudpickle would send a `StringIO` instead.
+    with pytest.raises(TypeError, match="cannot pickle"):
+        executor.submit(open, str(path)).result(60)
+    assert executor.submit(lambda: sys.stdout is not None).result(60)

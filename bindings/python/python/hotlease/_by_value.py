@@ -109,6 +109,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         if kind is functools.cached_property:
             # The lock, which cached properties have in older versions of Python, is left out.
             return _known.cached_property, (object.func, object.attrname)
+        if issubclass(kind, io.TextIOWrapper) and object not in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            # cloudpickle would send the content of a file that is open for reading, as another kind of object.
+            raise TypeError(f"cannot pickle an open file ({getattr(object, 'name', kind)}): pass its path, or what it contains")
         if self._is_current and kind.__module__ == "numpy":
             return _mapped.reduce(object)
         if self._is_current and _is_proxy(object):
