@@ -79,7 +79,11 @@ impl WorkerSearch {
         if goes_on {
             core.give_up_late_tasks();
             if self.since.elapsed() >= TELL_AFTER {
-                core.tell_waiting(error);
+                core.tell_waiting(
+                    error,
+                    self.trouble
+                        .map(|(since, _)| TROUBLE_MAX.saturating_sub(since.elapsed())),
+                );
             }
         }
         goes_on
@@ -150,13 +154,16 @@ fn start_platform(core: &ExecutorCore) {
 }
 
 impl ExecutorCore {
-    /// Tells the program once that its tasks wait for workers, and why there are none.
-    fn tell_waiting(&self, error: &Error) {
+    /// Tells the program once that its tasks wait for workers, why there are none, and after which time the tasks fail,
+    /// if there is a limit.
+    fn tell_waiting(&self, error: &Error, limit: Option<Duration>) {
         let waiting = self.state().pending;
         if waiting > 0 {
+            let limit = limit.map(|limit| format!(" (and fail if there is none within {} s)", limit.as_secs()));
+            let limit = limit.unwrap_or_default();
             self.wait_notice.tell(|| match waiting {
-                1 => format!("a task waits for a worker, and runs when there is one: {error}"),
-                tasks => format!("{tasks} tasks wait for workers, and run when there are some: {error}"),
+                1 => format!("a task waits for a worker, to run when there is one{limit}: {error}"),
+                tasks => format!("{tasks} tasks wait for workers, to run when there is one{limit}: {error}"),
             });
         }
     }
