@@ -11,6 +11,8 @@ use std::ffi::c_int;
 pub(crate) enum PlatformError {
     /// An error of the client library.
     Client(Error),
+    /// An error of one call of a map: the call's index, from 0, and the function's name.
+    Item(usize, String, Error),
     /// An error of a gang, or of a communicator that a gang's function asked for.
     Gang(GangError),
 }
@@ -24,7 +26,7 @@ impl From<Error> for Failure {
 impl PlatformError {
     pub(super) fn status(&self) -> Status {
         match self {
-            Self::Client(error) => status_of(error),
+            Self::Client(error) | Self::Item(_, _, error) => status_of(error),
             Self::Gang(error) => status_of_gang(error),
         }
     }
@@ -32,6 +34,7 @@ impl PlatformError {
     pub(super) fn message(&self) -> String {
         match self {
             Self::Client(error) => error.to_string(),
+            Self::Item(index, function, error) => format!("item {index} of a map of {function}: {error}"),
             Self::Gang(error) => error.to_string(),
         }
     }
@@ -39,7 +42,7 @@ impl PlatformError {
     /// See `hotlease_error_ran`.
     pub(super) fn ran(&self) -> c_int {
         match self {
-            Self::Client(error) => match error.ran() {
+            Self::Client(error) | Self::Item(_, _, error) => match error.ran() {
                 RunCertainty::No => 0,
                 RunCertainty::Yes => 1,
                 RunCertainty::Unknown => 2,
@@ -52,13 +55,13 @@ impl PlatformError {
 
     pub(super) fn billed(&self) -> bool {
         match self {
-            Self::Client(error) => error.billed(),
+            Self::Client(error) | Self::Item(_, _, error) => error.billed(),
             Self::Gang(error) => matches!(error, GangError::Rank { .. }),
         }
     }
 
     pub(super) fn retryable(&self) -> bool {
-        matches!(self, Self::Client(error) if error.retryable())
+        matches!(self, Self::Client(error) | Self::Item(_, _, error) if error.retryable())
     }
 
     /// Returns the function's own error number.
@@ -88,7 +91,9 @@ impl PlatformError {
     /// Returns the error of the failed invocation: a single invocation, or the invocation of a gang's rank.
     fn of_function(&self) -> Option<&Error> {
         match self {
-            Self::Client(error) | Self::Gang(GangError::Rank { source: error, .. }) => Some(error),
+            Self::Client(error) | Self::Item(_, _, error) | Self::Gang(GangError::Rank { source: error, .. }) => {
+                Some(error)
+            }
             Self::Gang(_) => None,
         }
     }
