@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// List the functions of a library, or the libraries that the platform has cached
 ///
-/// With `--json` and a library, prints an object for each function: index, name, interface (plain, context),
+/// Leaves out templates of the C++ standard library that were compiled into the library. With `--json` and a library, prints an object for each function: index, name, interface (plain, context),
 /// idempotent. With `--json` and no library, prints an object for each cached library: hash, size_bytes, functions,
 /// agent.
 #[derive(Debug, Args)]
@@ -56,6 +56,7 @@ fn of_library(library: &Path, output: &mut Printer) -> anyhow::Result<()> {
         .functions()
         .iter()
         .enumerate()
+        .filter(|(_, function)| !is_of_standard_library(&function.name))
         .map(|(index, function)| FunctionRow {
             index,
             name: function.name.clone(),
@@ -94,6 +95,20 @@ fn cached(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     })
 }
 
+/// Whether this is the mangled name of a function of the C++ standard library.
+fn is_of_standard_library(name: &str) -> bool {
+    const NAMESPACES: [&str; 2] = ["St", "9__gnu_cxx"];
+    // The name of a function in a namespace begins with N and qualifiers of `this`.
+    let Some(name) = name.strip_prefix("_Z") else {
+        return false;
+    };
+    let name = name
+        .strip_prefix('N')
+        .unwrap_or(name)
+        .trim_start_matches(['r', 'V', 'K', 'R', 'O']);
+    NAMESPACES.iter().any(|namespace| name.starts_with(namespace))
+}
+
 /// The first names, and the number of the remaining names.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 6;
@@ -102,4 +117,28 @@ fn shortened(names: &[String]) -> String {
         text.push_str(&format!(" and {} more", names.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_the_standard_library_are_known_by_their_names() {
+        let of_library = [
+            "_ZNSt6vectorIdSaIdEE17_M_realloc_insertIJdEEEvN9__gnu_cxx17__normal_iteratorIPdS1_EEDpOT_",
+            "_ZSt16__do_uninit_copyIPKdPdET0_T_S4_S3_",
+            "_ZNKSt5ctypeIcE8do_widenEc",
+            "_ZN9__gnu_cxx13new_allocatorIdE8allocateEmPKv",
+        ];
+        let own = [
+            "norm",
+            "_Z4normPKdm",
+            "_ZN2my4normEv",
+            "_ZNK2my6Matrix4normEv",
+            "Standard",
+        ];
+        assert!(of_library.into_iter().all(is_of_standard_library));
+        assert!(!own.into_iter().any(is_of_standard_library));
+    }
 }
