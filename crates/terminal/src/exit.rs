@@ -68,8 +68,14 @@ pub enum CommandError {
         /// Path of the socket.
         socket: String,
     },
+    /// No process serves the manager's socket, and a platform was to be stopped.
+    #[error("nothing to stop: hotlease is not running (no process serves {socket})")]
+    NothingToStop {
+        /// Path of the socket.
+        socket: String,
+    },
     /// Another process holds the lock.
-    #[error("hotlease runs already in {dir}{}; stop it with `hotlease down`", of_pid(.pid))]
+    #[error("hotlease runs already in {dir}{}; use it, or stop it with `hotlease down`", of_pid(.pid))]
     RunsAlready {
         /// Runtime directory.
         dir: String,
@@ -167,7 +173,7 @@ pub fn status(error: &anyhow::Error) -> u8 {
     if let Some(error) = find::<CommandError>(error) {
         return match error {
             CommandError::Usage(_) => USAGE,
-            CommandError::NotRunning { .. } => NOT_RUNNING,
+            CommandError::NotRunning { .. } | CommandError::NothingToStop { .. } => NOT_RUNNING,
             CommandError::RunsAlready { .. } | CommandError::ServesJob { .. } => RUNS_ALREADY,
             CommandError::NotStarted { status, .. }
             | CommandError::Member { status, .. }

@@ -166,10 +166,10 @@ fn request_stop(dir: &RuntimeDir, active: &mut Vec<String>) -> anyhow::Result<()
 fn signal_up(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str> {
     let holder = LockHolder::of(dir, UP_LOCK);
     if holder.wait_until_gone(Duration::ZERO)? {
-        return match error.downcast_ref() {
-            Some(CommandError::NotRunning { .. }) => Err(error),
-            _ => Err(error.context("the manager did not take the request to stop")),
-        };
+        return Err(match error.downcast_ref() {
+            Some(CommandError::NotRunning { socket }) => CommandError::NothingToStop { socket: socket.clone() }.into(),
+            _ => error.context("the manager did not take the request to stop"),
+        });
     }
     let Some(pid) = holder.pid() else {
         return Ok("waited"); // It is stopping already: the pid file is removed just before the lock.
