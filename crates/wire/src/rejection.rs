@@ -209,7 +209,7 @@ impl fmt::Display for EndReason {
 pub enum Rejection {
     /// No agent has enough free cores.
     #[error(
-        "no agent has enough free cores (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python; `hotlease run --wait`), ask for fewer, or see `hotlease leases`"
+        "no agent has enough free cores (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python, `options.patience` in C++, `hotlease run --wait 60`), ask for fewer, or see `hotlease leases`"
     )]
     NoCapacity {
         /// Number of requested cores.
@@ -359,7 +359,7 @@ pub enum Rejection {
     },
     /// No agent has enough room for warm slots on shared cores.
     #[error(
-        "no agent has enough free places for warm slots (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python; `hotlease run --wait`), ask for fewer, or see `hotlease agents`"
+        "no agent has enough free places for warm slots (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python, `options.patience` in C++, `hotlease run --wait 60`), ask for fewer, or see `hotlease agents`"
     )]
     NoPlaces {
         /// Number of requested slots.
@@ -372,7 +372,7 @@ pub enum Rejection {
     /// The agents together have too few free cores for a request that may be spread over them. Parts that some agents
     /// had granted were released.
     #[error(
-        "there is room for {found} of {asked} workers; wait longer (option `patience`: `Executor(patience=60)` in Python; `hotlease run --wait`), ask for fewer, or see `hotlease leases`"
+        "there is room for {found} of {asked} workers; wait longer (option `patience`: `Executor(patience=60)` in Python, `options.patience` in C++, `hotlease run --wait 60`), ask for fewer, or see `hotlease leases`"
     )]
     NotTogether {
         /// Least number of requested workers.
@@ -382,7 +382,7 @@ pub enum Rejection {
     },
     /// No agent that offers the cores has enough free GPUs.
     #[error(
-        "no agent that offers the cores has enough free GPUs (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python; `hotlease run --wait`), ask for fewer, or see `hotlease agents`"
+        "no agent that offers the cores has enough free GPUs (asked for: {asked}, free: {free}, offered: {offered}); wait longer (option `patience`: `Executor(patience=60)` in Python, `options.patience` in C++, `hotlease run --wait 60`), ask for fewer, or see `hotlease agents`"
     )]
     NoGpus {
         /// Number of requested GPUs.
