@@ -35,8 +35,9 @@ impl Code {
     /// exports no function.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
+        // The absolute path says in which folder the file was looked for.
         let unread = |source| Error::File {
-            path: path.to_owned(),
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             source: Arc::new(source),
         };
         let size = std::fs::metadata(path).map_err(unread)?.len();
