@@ -1,7 +1,7 @@
 //! The REST interface: JSON over HTTP/1.1, on `rest.sock`, and over TLS if it is configured.
 //!
 //! ```text
-//! connection (bounded, and for a time) ─► observed: trace, time limit, count ─► gate: caller, operation, permission
+//! connection (limited in number and in time) ─► observed: trace, time limit, count ─► gate: caller, operation, permission
 //!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ sessions
 //! ```
 //!

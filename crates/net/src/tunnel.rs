@@ -14,8 +14,8 @@
 //! socket. So each worker has a connection of its own on both hosts, which closes when the worker ends. Rings and
 //! buffers are shared memory and cannot be sent: the relay refuses requests for them in the worker's place.
 //!
-//! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each
-//! other notice it by silence: both sides send something four times within the silence limit, which the client
+//! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each other
+//! notice it by silence: both sides send something at least four times within the silence limit, which the client
 //! derives from its lease's time to live.
 
 mod agent;

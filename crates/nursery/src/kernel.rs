@@ -281,8 +281,8 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Makes a user namespace that maps user and group `from` to `to`, and all other users and groups to themselves: the
-/// kernel forbids writing files whose owner or group is not mapped.
+/// Makes a user namespace that maps user and group `from` to `to`, and all others but `to` to themselves: the kernel
+/// forbids writing files whose owner or group is not mapped.
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
@@ -309,7 +309,7 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
     made
 }
 
-/// An identity map with one exception, in the kernel's format.
+/// An identity map in the kernel's format, but `from` is mapped to `to`, and `to` is not mapped.
 fn one_mapped(from: u32, to: u32) -> String {
     let (low, high) = (from.min(to), from.max(to));
     // The last number is no user.

@@ -78,9 +78,9 @@ impl Default for Users {
 pub struct Policy {
     /// Mounts of every sandbox, beside the system's own programs and libraries (default: none).
     pub mounts: Vec<Mount>,
-    /// Folders of the host that are empty in every sandbox, and files without content, also where a mount shows a folder
-    /// around them: those of the platform itself, which are for its user alone (default: none). What does not exist when
-    /// the nursery starts is not hidden.
+    /// Folders and files of the host that look empty in every sandbox, even inside a folder that a mount shows
+    /// (default: none). The agent adds the platform's own folders and sockets. What does not exist when the nursery
+    /// starts is not hidden.
     pub hidden: Vec<OsString>,
     /// Whether leases may ask for the host's network; a sandbox has no network otherwise (default: no).
     pub network: bool,

@@ -30,7 +30,7 @@ pub struct WorkerLease {
 }
 
 impl WorkerLease {
-    /// Draws a generation that no channel of this worker has had; never 0.
+    /// Draws a generation that none of the last 2^32 - 2 channels of this worker had; never 0.
     pub fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
         self.generation

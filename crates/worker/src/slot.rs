@@ -230,7 +230,8 @@ impl<C: Core> Slot<C> {
             self.meter().cancel();
             self.note_failure(request, status, 0);
         }
-        // Done after the reply, because the reply takes longer than this to reach the client.
+        // Done after the reply, so that the client does not wait for it. The core is free before the client can see the
+        // reply and call another slot of this core.
         self.floats.restore();
         self.core.give_up();
         let ended = ticks();
@@ -399,8 +400,9 @@ impl<C: Core> Slot<C> {
         }
         // Mail is read before every look-up. Reading it only after a failed look-up would not be enough. A new region
         // or function is always in the mailbox before a client may name it, but a look-up can succeed with old data:
-        // the table of regions may still contain an earlier registration, whose key is no longer valid. And no look-up
-        // fails for the slot's previous gang, because requests do not name their gang.
+        // the table of regions may still contain an earlier registration, whose key is no longer valid. Nor does a
+        // look-up fail while a new gang's seat is still unread: requests do not name their gang, so the function would
+        // run in the previous gang.
         if self.mailbox.has_mail() {
             self.read_mail();
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 try:
     from _blake2 import blake2b  # type: ignore[import-not-found,unused-ignore]
 except ImportError:
-    # Other implementations of Python do not have `_blake2`.
+    # Not every implementation of Python has `_blake2`.
     from hashlib import blake2b
 
 __all__ = ["blake2b"]

@@ -142,7 +142,7 @@ impl Grants {
             declared.check().map_err(|error| {
                 self.refused(
                     directory_text(directory),
-                    format!("{error}; it is granted, but cannot be opened there"),
+                    format!("{error}; nothing forbids it, but it cannot be opened on this node"),
                 )
             })?;
             directories.push(declared);
@@ -285,7 +285,7 @@ fn bad(directory: &grpc::Directory, why: &str) -> Rejection {
 fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Rejection> {
     let grpc::Directory { path, inside, .. } = directory;
     if path.len().max(inside.len()) > PATH_BYTES_MAX || !is_plain(Path::new(path)) {
-        let why = format!("its path is absolute, without `..`, and has at most {PATH_BYTES_MAX} bytes");
+        let why = format!("its path must be absolute, without `..`, and have at most {PATH_BYTES_MAX} bytes");
         return Err(bad(directory, &why));
     }
     match inside.as_str() {

@@ -31,7 +31,7 @@ const ENOUGH_PERCENT: usize = 95;
 /// Forecast for one program, from its past leases.
 #[derive(Debug)]
 pub(crate) struct Forecast {
-    /// Least time for which workers wait after the last event.
+    /// Least time for which workers wait after the last event, unless past events came after longer pauses.
     wait_least: Duration,
     in_use: usize,
     /// For each lease that ended, the time at which its workers will have been replaced, and their number.

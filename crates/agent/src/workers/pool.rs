@@ -17,15 +17,16 @@ pub(crate) const POOL_MAX: usize = 1024;
 /// Delay between taking a worker and starting the next worker: starting at once would use the processor that the lease
 /// needs. Also half of the pause after a failed start; each further failure doubles that pause.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
-/// Number of failed starts for which the death of an unused pooled worker is counted: a pause of 80 ms.
+/// The death of an unused pooled worker counts as this many failed starts in a row, so the pause after it is 80 ms.
 const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// Minimum time for which the workers of the forecast wait after the last lease.
+/// Time after the last lease for which the forecast wants workers in the pool, unless its past leases came after longer
+/// pauses.
 const WAIT_LEAST: Duration = Duration::from_secs(600);
 /// Number of leases after which the forecast sets the pool's size. Until then, the pool of the default kind has one
-/// worker for each core.
+/// worker for each core, unless that kind is `microvm`.
 const ARRIVALS_LEAST: usize = 8;
 
 /// Pools of a node, one for each kind of sandbox.
@@ -37,7 +38,7 @@ pub(crate) struct PoolTarget {
     pub kind: Kind,
     /// Number of workers that the operator has set; it also limits each other pool. `None` if the forecast decides.
     pub fixed: Option<usize>,
-    /// Number of cores that the node offers: limit of the workers in a pool.
+    /// Number of cores that the node offers: limit of the workers that the forecast puts into a pool.
     pub cores: usize,
 }
 
@@ -72,7 +73,8 @@ pub(crate) struct WorkerPool {
     kind: Kind,
     /// Number of workers that the operator has set: exact for the default kind, a maximum for the other kinds.
     fixed: Option<usize>,
-    /// Whether this is the node's default kind, for which leases are expected even before the first lease.
+    /// Whether this is the node's default kind, for which leases are expected even before the first lease (except for
+    /// `microvm`).
     is_usual: bool,
     begun: Instant,
     idle: Mutex<PoolState>,
@@ -81,7 +83,7 @@ pub(crate) struct WorkerPool {
 }
 
 struct PoolState {
-    /// Workers, ready or starting. At most `set_limit`.
+    /// Workers, ready or starting. At most `keep`.
     workers: VecDeque<StartedWorker>,
     /// Workers are started up to this number.
     fill: usize,
@@ -201,7 +203,8 @@ impl WorkerPool {
         self.idle().workers.iter().filter(|worker| worker.is_ready()).count()
     }
 
-    /// From now on, lets as many workers wait as leases are likely to need, but at most `most`.
+    /// From now on, lets as many workers wait as leases are likely to need, but at most `most`. A number that the
+    /// operator has set for the default kind is used as it is, unless `most` is 0.
     pub fn set_limit(&self, most: usize) {
         let (fill, keep) = match (self.fixed, self.is_usual) {
             _ if most == 0 => (0, 0),

@@ -82,7 +82,8 @@ struct QueueArgs {
     /// Time limit of a job, such as 1h; leases that would last longer are not granted
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     time: Duration,
-    /// Time without a lease after which an agent ends; jobs that have not begun are cancelled after this time, too
+    /// Time without a lease after which an agent ends. If no lease has needed them for this time, jobs that have not
+    /// begun are cancelled
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = quantity::parse_time)]
     idle: Duration,
     /// Nodes of each job
@@ -91,7 +92,8 @@ struct QueueArgs {
     /// Largest number of jobs that wait at the batch system at a time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     backlog: u32,
-    /// Cores of each node [default: whole nodes, and one node for each client that waits]
+    /// Cores of each node, by which the nodes for waiting clients are counted [default: whole nodes, one for each
+    /// client]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8192))]
     cores: Option<u32>,
     /// GPUs of each node; request them from the batch system after `--`, too
@@ -210,11 +212,22 @@ impl QueueArgs {
             (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_fit),
             "a queue's name has 1 to {NAME_MAX} letters, digits, - and _"
         );
-        ensure!(self.time >= TIME_MIN, "--time is at least {} s", TIME_MIN.as_secs());
-        ensure!(self.nodes <= self.max_nodes, "--nodes is at most --max-nodes");
-        ensure!(self.min_nodes <= self.max_nodes, "--min-nodes is at most --max-nodes");
+        ensure!(
+            self.time >= TIME_MIN,
+            "--time must be at least {} s",
+            TIME_MIN.as_secs()
+        );
+        ensure!(self.nodes <= self.max_nodes, "--nodes must be at most --max-nodes");
+        ensure!(
+            self.min_nodes <= self.max_nodes,
+            "--min-nodes must be at most --max-nodes"
+        );
         if let Some(most) = system.submit.nodes_max {
-            ensure!(self.nodes <= most, "--nodes is at most {most} with {}", system.name);
+            ensure!(
+                self.nodes <= most,
+                "--nodes must be at most {most} with {}",
+                system.name
+            );
         }
         let ends_early = |lines: &String| lines.lines().any(|line| line == script::NODE_SCRIPT_END);
         ensure!(

@@ -53,8 +53,8 @@ impl Function {
                 output_capacity: options.reply_bytes,
                 message_room: match function.interface {
                     Interface::Context => MESSAGE_BYTES.min(options.reply_bytes),
-                    // A plain function is not told its output capacity, so it gets the caller's capacity and no more; a
-                    // guard page follows the entry.
+                    // A plain function is not told its output capacity, so it gets no room for a message in addition to
+                    // the caller's capacity. If it writes more, it reaches the guard page behind the entry.
                     Interface::Plain => 0,
                 },
             },

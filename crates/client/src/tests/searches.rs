@@ -71,7 +71,8 @@ fn an_invoker_that_is_told_to_stop_ends_searches_and_begins_none() {
         std::thread::yield_now();
     }
     let searching = std::thread::spawn(move || pipeline.repair());
-    // By the end of this call the search has begun, or else it ends at its beginning: the error is the same.
+    // After this call the search has usually begun. If it has not, it begins after the stop below, and fails at once
+    // with the same error.
     Control::get().unwrap().run(async { Ok(()) }).unwrap();
     platform.invoker.stop_searching();
     let stopped = Instant::now();

@@ -67,7 +67,7 @@ pub(super) const KEY_NAME: &str = "key ";
 /// Authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Name for logs: `uid:1000`, a certificate's holder, the subject of a token, a key's id.
+    /// Name for logs: `uid:1000`, a certificate's holder, the subject of a token, or `key ` and a key's id.
     pub name: String,
     /// Tenant that pays; agents and managers have none.
     pub tenant: Option<String>,

@@ -212,8 +212,8 @@ impl Issuers {
         }
     }
 
-    /// Fails if the name of a new member, a subject of tokens, contains no issuer of the site. The issuer may be left
-    /// out if the site has only one.
+    /// Fails if a new member is the subject of tokens (`jwt:...`), and its name contains no issuer of the site. The
+    /// issuer may be left out if the site has only one.
     pub(super) fn check_member(&self, member: &str) -> Result<(), Rejection> {
         let Some(subject) = member.strip_prefix("jwt:") else {
             return Ok(());

@@ -58,8 +58,8 @@ fn service(state: &Arc<ManagerState>) -> Router {
         .with_state(Arc::clone(state))
 }
 
-/// Refuses a request if its caller, or all callers, have too many that are being processed. Runs behind the gate, which
-/// has identified the caller.
+/// Refuses a request if its caller, or the callers of its group (members, strangers), have too many that are being
+/// processed. Runs behind the gate, which has identified the caller.
 async fn in_place(places: &RequestPlaces, request: Request, next: Next) -> Response {
     // A connection without credentials counts as a stranger's; the gate has let it ask only what strangers may.
     let connection = connection_of(request.extensions()).unwrap_or(ConnectionPeer::Stranger {

@@ -2,8 +2,8 @@
 //!
 //! A client that waits repeats its request after pauses of at most a second, and sends a number that identifies it. The
 //! client counts as waiting from its second refusal on, because a client that does not wait asks only once. The client
-//! has ceased to wait when it is served, or no longer asks. The list is in memory only; after a restart it fills again
-//! with the clients' next requests.
+//! has ceased to wait when it is served, is refused for another reason, or no longer asks. The list is in memory only;
+//! after a restart it fills again with the clients' next requests.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, WaitingClient};
@@ -36,7 +36,7 @@ fn lacks_room(refusal: &Rejection) -> bool {
     match refusal {
         Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. } => true,
         Rejection::NotTogether { .. } | Rejection::NoAgent | Rejection::Unavailable { .. } => true,
-        // Memory.
+        // Memory, and limits of a manager or of a shared core, for which more nodes may help or not.
         Rejection::TooMany { .. } => true,
         _ => false,
     }

@@ -203,7 +203,7 @@ impl ContainerTemplate {
             if self.within.is_some() {
                 let point = below(Path::new(&image()), &target);
                 root::make_point(&point, source.is_dir()).map_err(step(format!(
-                    "making {} in the container (for a mount below one of its folders, an image must have the file or folder to mount on)",
+                    "making {} in the container (nothing can be made in the folders of its image, so the image must already have a file or folder with this path)",
                     target.display()
                 )))?;
             }

@@ -14,8 +14,9 @@ impl Nursery {
         let sandbox = &mut self.sandboxes[index];
         let (word, fds) = match receive::<Pid1Report>(&sandbox.made.socket) {
             Ok(Some(word)) => word,
-            // No message: nothing has arrived, or pid 1 is ending, and is reaped when its pidfd reports the end.
+            // Nothing has arrived.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // Pid 1 is ending. It is reaped when its pidfd reports the end.
             Ok(None) | Err(_) => {
                 sandbox.made.kill();
                 return false;

@@ -152,7 +152,8 @@ fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<
     }
 }
 
-/// Writes a whole file. Blocks. An empty error means that the worker has closed its end, and reports the reason.
+/// Writes a whole file. Blocks. An empty error means that the worker has closed its end, and reports the reason, or
+/// that the time is over.
 fn give(mut file: File, mut pipe: PipeWriter, until: Instant) -> Result<(), String> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {

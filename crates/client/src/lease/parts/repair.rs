@@ -100,7 +100,8 @@ impl LeasedSlots {
         Ok((done, slots))
     }
 
-    /// Takes leases for workers that were requested and not granted, as many as are available now.
+    /// Waits up to `within` until some of the workers that were requested and not granted are available, and takes
+    /// leases for as many as there is room for.
     pub(crate) async fn complete(self: Arc<Self>, within: Duration) -> Result<(), Error> {
         let _alone = self.completing.lock().await;
         let missing = (self.missing() / usize::from(self.plan.options.slots)) as u16;
@@ -211,7 +212,8 @@ impl LeasedSlots {
     }
 }
 
-/// Connects to a worker again. Tries once more if the worker closed the connection, because it may have died meanwhile.
+/// Connects to a worker again. Tries once more if the worker closed the connection: it may have died meanwhile, and the
+/// second attempt reaches its replacement.
 async fn reconnect(lease: &mut Lease, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
     match lease.reconnect(worker).await {
         Err(Error::Refused(Rejection::Unavailable { .. })) if lease.end().is_none() => lease.reconnect(worker).await,

@@ -81,7 +81,7 @@ impl Cores {
     }
 
     /// Offers `offered` from now on. `held` are the cores that leases hold. A core that is no longer offered gets no
-    /// more leases, and returns to its owner when the last lease that holds it ends.
+    /// more leases. It is given back when the last lease that holds it ends.
     pub(super) fn offer(&mut self, offered: BTreeSet<u32>, held: &BTreeSet<u32>) {
         self.free = offered.difference(held).copied().collect();
         self.offered = offered;
