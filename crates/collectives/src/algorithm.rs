@@ -91,7 +91,9 @@ impl Recipe {
                 return refuse("it is not known which ranks share a node");
             };
             if self.algorithm.is_mediated() {
-                return refuse("a store is equally far from all ranks");
+                return refuse(
+                    "it sends through a store, which is equally far from all ranks, so levels by node do not help",
+                );
             }
             if !operation.has_levels() {
                 return refuse("it cannot be done in two levels");

@@ -385,7 +385,10 @@ fn blocks_contradiction(blocks: &Blocks, ranks: usize, written: bool) -> Option<
                 return Some(too_many(total.unwrap_or(usize::MAX)));
             }
             if let Some(rank) = counts.iter().zip(*displacements).position(|block| !fits(block)) {
-                return Some(format!("the block of rank {rank} begins at {}", displacements[rank]));
+                return Some(format!(
+                    "the block of rank {rank} begins at {}, and must end within {ELEMENTS_MAX} elements",
+                    displacements[rank]
+                ));
             }
             if !written {
                 return None;

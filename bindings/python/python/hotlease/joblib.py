@@ -106,8 +106,8 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         _refuse(others.keys() - _OF_JOBLIB)
         if others.get("mmap_mode") in ("r+", "w+") and others.get("max_nbytes") is not None:
             raise ValueError(
-                f"mmap_mode={others['mmap_mode']!r}: with joblib's backend hotlease, tasks share what they write only in arrays "
-                "that are numpy.memmap already; pass one, or max_nbytes=None"
+                f"mmap_mode={others['mmap_mode']!r}: joblib's backend hotlease does not write arrays to files that tasks share; "
+                "pass a numpy.memmap if tasks write to a shared array, or else max_nbytes=None"
             )
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
