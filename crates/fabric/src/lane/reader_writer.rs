@@ -144,12 +144,12 @@ impl LaneWriter {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
 
-    /// Whether a body of this length may be offered: the reader can copy it from this process's memory, and the lane is
-    /// long enough for it.
+    /// Whether a body of this length may be offered: the reader can copy it from this process's memory, the lane is long
+    /// enough for it, and it is not so short that its line has it.
     pub fn may_offer(&self, length: usize) -> bool {
         // The key 0 would be that of bytes that were never exposed.
         let is_readable = self.space.control().is_readable.load(Ordering::Relaxed) != 0 && self.key() != 0;
-        is_readable && length <= self.space.capacity
+        is_readable && (INLINE_BYTES + 1..=self.space.capacity).contains(&length)
     }
 
     /// Key that the word [`BodySource::validity`] must have.
@@ -172,7 +172,7 @@ impl LaneWriter {
         source: BodySource,
         length: usize,
     ) -> Result<Option<OfferedBody>, LaneError> {
-        debug_assert!(length <= self.space.capacity);
+        debug_assert!(self.may_offer(length));
         if !self.room.check_room(self.space.control(), rounded(length))? {
             return Ok(None);
         }

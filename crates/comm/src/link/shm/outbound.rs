@@ -9,6 +9,8 @@ use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// Shortest body that is offered: a shorter one is copied twice in the time of the system call that copies it once.
+const OFFERED_BYTES_MIN: usize = 16 * 1024;
 /// Time after which a body that its reader has not begun to copy is copied into the lane: the reader computes, or waits
 /// for this processor.
 const LATE: Duration = Duration::from_micros(20);
@@ -144,6 +146,7 @@ impl LaneSendQueue {
                     if let Some(head) = frame
                         && may_offer
                         && self.copies == 0
+                        && piece.len() >= OFFERED_BYTES_MIN
                         && self.lane.may_offer(piece.len())
                         && let Some(source) = piece.expose(self.lane.key(), self.lane.key_address())
                     {

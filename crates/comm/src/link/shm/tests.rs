@@ -371,12 +371,13 @@ fn has_offers(link: &Shm) -> bool {
 fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() {
     let (mut one, mut other) = over_lanes();
     let mut seen = RecordedEvents::default();
-    let lengths = [17_000, 100_000, 262_144, 1 << 20];
+    // Bodies of a line, of a piece, and of several pieces are not offered, nor is one that is longer than the lane.
+    let lengths = [1, 24, 25, 5_000, 17_000, 100_000, 262_144, 1 << 20];
     let (mut offered, mut late) = (0, 0);
-    for number in 0..400 {
+    for number in 0..800 {
         let body = pattern(number, lengths[number % lengths.len()]);
         let frame = match body.len() as u64 {
-            length if length > frame::EAGER_BYTES_MAX => MemberFrame::Data { landing: 1, length },
+            length if !(100..=frame::EAGER_BYTES_MAX).contains(&length) => MemberFrame::Data { landing: 1, length },
             length => eager(number as u32, length),
         };
         lend(&body, |lent| {
@@ -388,6 +389,11 @@ fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() 
                     piece,
                     send: number as Key,
                 },
+            );
+            assert!(
+                !has_offers(&one) || (16_384..=LANE_BYTES).contains(&body.len()),
+                "{} bytes",
+                body.len()
             );
             offered += usize::from(has_offers(&one));
             // A reader that is late: the body goes into the lane, if it fits.
