@@ -256,6 +256,11 @@ def crafted(path):
     for description, shape in [("|O8", (1,)), ("O", (1,)), ("<f8", (2,)), ("<f8", (-1, -1)), ("<i4", (2**62, 4)), ("f8, O", (1,))]:
         yield b"\x80\x04" + _name(arrays, "array") + _arguments(b"12345678", description, shape, "C") + b"R."
     yield b"\x80\x04" + _name(arrays, "made_dtype") + _arguments(("fields", ("a",), ("<f8",), (8,), 8)) + b"R."
+    # Items that are objects, whose addresses would be bytes of the sandbox; items without bytes, of which an array costs nothing.
+    for dtype in (_name("builtins", "object"), _arguments([("a", "O")])[:-2], _text("O"), _text("|V0"), _text("<U0")):
+        yield b"\x80\x04" + _name("hotlease._native_results", "value") + b"(C\x0812345678" + dtype + b"K\x01\x85" + _text("C") + b"tR."
+    for description, shape in [("|V0", (7,) * 22), (("shape", "|V0", (7,) * 22), ()), ("<U0", (10_001,))]:
+        yield b"\x80\x04" + _name(arrays, "array") + _arguments(b"", description, shape, "C") + b"R."
     yield from crafted_to_exhaust(arrays)
     # Special attributes of an exception: in a dict of another class, by a text that is an object, in a dict in a tuple.
     error, cause = _name("builtins", "ValueError") + b")R", _text("__cause__")

@@ -61,6 +61,6 @@ print(joblib.Parallel(2, backend="hotlease")(joblib.delayed(abs)(-n) for n in ra
 # ValueError bad start
 # TypeError initializer must be a callable
 # TypeError idle_worker_timeout: joblib's backend ho
-# ValueError mmap_mode='w+': with joblib's backend ho
+# ValueError mmap_mode='w+': joblib's backend hotleas
 # env: joblib's backend hotlease has the o
 # [0, 1, 2]

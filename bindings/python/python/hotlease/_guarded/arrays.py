@@ -21,6 +21,8 @@ _PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,10}(\[([1-9][0-9]{0,8})?[A-Z
 # so a short description could expand to 2 ** 40 parts.
 _DIMENSIONS_MAX = 64
 _TYPES_MAX = 10_000
+# Largest number of items that have no bytes: an array of them costs nothing to send, and may take for ever to show.
+_EMPTY_ITEMS_MAX = 10_000
 
 
 def described(dtype: Any) -> Optional[Description]:
@@ -63,7 +65,10 @@ def _made(description: Description, left: Iterator[int]) -> Any:
     kind, *parts = description
     if kind == "shape":
         base, shape = parts
-        return numpy.dtype((_made(base, left), sizes(shape)))
+        item = _made(base, left)
+        if item.itemsize == 0:
+            raise ValueError("a type of numpy from a sandbox has no arrays of items without bytes")
+        return numpy.dtype((item, sizes(shape)))
     names, formats, offsets, size = parts
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names) or not isinstance(formats, tuple):
         raise ValueError("no description of a type of numpy")
@@ -90,6 +95,8 @@ def array(data: Any, description: Description, shape: tuple[int, ...], order: An
     import numpy
 
     dtype, shape = made_dtype(description), sizes(shape)
+    if dtype.itemsize == 0 and math.prod(shape) > _EMPTY_ITEMS_MAX:
+        raise ValueError(f"an array of items without bytes has at most {_EMPTY_ITEMS_MAX} of them")
     if memoryview(data).nbytes != math.prod(shape) * dtype.itemsize:
         raise ValueError("an array has more or fewer bytes than its shape and type say")
     return numpy.ndarray(shape, dtype, data, order=order)

@@ -70,6 +70,10 @@ def _empty(value: Any) -> Any:
 def _native(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
     from hotlease import _native_results
 
+    # Only a description: numpy would also make a type of objects, whose addresses would be the bytes of the sandbox.
+    dtype = None if dtype is None else arrays.made_dtype(dtype)
+    if dtype is not None and dtype.itemsize == 0:
+        raise ValueError("the items of a native function's result have bytes")
     return _native_results.value(data, dtype, None if shape is None else arrays.sizes(shape), order)
 
 

@@ -14,7 +14,7 @@ import pickle
 
 from hotlease import _core, _known
 from hotlease._guarded import collisions, names
-from hotlease._guarded.text import make_printable, printable
+from hotlease._guarded.text import defuse, make_printable, printable
 from hotlease._outcomes import remote_exception, unreadable
 
 TYPE_CHECKING = False
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Number of characters of a name that an error shows.
 _SHOWN_MAX = 200
+# Largest number of errors that lead to an error.
+_CAUSES_MAX = 20
 # Largest number of parts in the name of a class or function.
 _NAME_PARTS_MAX = 8
 
@@ -54,7 +56,18 @@ def read_result(data: bytes, buffers: list[Any], function: str, classes: tuple[A
     try:
         return _reader(classes).load(data, buffers)
     except BaseException as error:
+        _clean(error)
         raise unreadable(error, f"`{function}`") from error
+
+
+def _clean(error: BaseException) -> None:
+    """Removes control characters from the text of an error that quotes a pickle, and of the errors that caused it."""
+    each: Optional[BaseException] = error
+    for _ in range(_CAUSES_MAX):
+        if each is None:
+            return
+        each.args = tuple(map(printable, each.args))
+        each = each.__cause__ or each.__context__
 
 
 def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes: tuple[Any, ...]) -> BaseException:
@@ -62,7 +75,11 @@ def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes:
     the program would end by it, with a status that the sandbox chooses. What Python shows of it has no control characters."""
 
     def load(data: bytes) -> Any:
-        exception = _reader(classes).load(data)
+        try:
+            exception = _reader(classes).load(data)
+        except BaseException as error:
+            _clean(error)
+            raise
         if isinstance(exception, BaseException):
             if not isinstance(exception, Exception):
                 raise NotAdmitted(f"{type(exception).__name__} would end the program")
@@ -100,7 +117,12 @@ class Reader:
         before = self._members()
         kind: Any = _Unpickler if keys <= collisions.KEYS_MAX else _CountingUnpickler
         try:
-            return kind(self, data, buffers).load()
+            unpickler = kind(self, data, buffers)
+            value = unpickler.load()
+            fault = defuse(value) if unpickler.has_exceptions else None
+            if fault is not None:
+                raise NotAdmitted(fault)
+            return value
         finally:
             # Members of enums are the program's own objects, not copies. All changed members are restored before one is
             # reported. Attributes are compared by identity, because comparing their values would run their code.
@@ -140,10 +162,13 @@ class _Names:
         self._reader = reader
         # Sources of the classes and functions whose definitions are in this pickle.
         self._sources: dict[Name, Source] = {}
+        # Whether the pickle names classes of exceptions.
+        self.has_exceptions = False
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns the object of a name."""
         found, uses = self._reader.find(module, name)
+        self.has_exceptions |= isinstance(found, type) and issubclass(found, BaseException)
         return self._own if uses & names.CLASS else found
 
     def _own(self, name: Name, definitions: tuple[Definition, ...], *_: Any) -> Any:
