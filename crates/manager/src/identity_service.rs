@@ -58,7 +58,7 @@ impl Identity for IdentityService {
             .await?;
         let (token, ends_ms) = self.0.authenticator.session(&caller, &connection, now)?;
         if let Some(stranger) = request.extensions().get::<StrangerInfo>() {
-            stranger.make_known();
+            stranger.make_known(caller.payer())?;
         }
         tracing::debug!(who = %caller.name, role = %caller.role, "a session was opened");
         Ok(Response::new(Session {

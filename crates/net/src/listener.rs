@@ -242,16 +242,11 @@ impl Admission {
                 _all: all,
                 _of_peer: None,
             };
-            let info = StrangerInfo::new(credentials.described.peer.fingerprint, unidentified);
+            let info = StrangerInfo::new(credentials.described.peer.fingerprint, unidentified, self.peers.clone());
             if protocol == ConnectionProtocol::Session {
                 tune(stream.get_ref().0, TcpPurpose::Session).map_err(NetError::local("set up a connection"))?;
             }
-            return Ok(HandshakeResult::Stranger(Box::new(Stranger {
-                stream,
-                info,
-                place,
-                peers: self.peers.clone(),
-            })));
+            return Ok(HandshakeResult::Stranger(Box::new(Stranger { stream, info, place })));
         }
         let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described

@@ -24,12 +24,14 @@ pub enum ConnectionPeer {
     },
     /// Holder of a certificate of the site, over TLS.
     Certified(Arc<Peer>),
-    /// A peer over TLS without a certificate; nothing is known about it.
+    /// A peer over TLS without a certificate; nothing is proved about it.
     Stranger {
         /// Identifier of the connection: made by the manager, random, and never sent.
         channel: [u8; 32],
         /// BLAKE3 hash of the certificate that the manager showed.
         server: [u8; 32],
+        /// Payer of an earlier request on this connection ([`Caller::payer`]). It is no proof of who asks now.
+        payer: Option<String>,
     },
 }
 
@@ -158,7 +160,7 @@ impl Authenticator {
         let Some(munge) = &self.munge else {
             return Err(not_authenticated("this manager takes no MUNGE credentials"));
         };
-        let ConnectionPeer::Stranger { channel, server } = connection else {
+        let ConnectionPeer::Stranger { channel, server, .. } = connection else {
             return Err(not_authenticated(
                 "MUNGE is for connections without a certificate, from other hosts",
             ));

@@ -78,6 +78,12 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Tenant that pays, or the name of a caller without one: the party whose requests and connections are counted
+    /// together.
+    pub(crate) fn payer(&self) -> &str {
+        self.tenant.as_ref().unwrap_or(&self.name)
+    }
+
     /// Checks whether the caller may perform this operation at all. The methods below limit the operation to a tenant.
     pub fn check(&self, operation: ManagerOperation) -> Result<(), Rejection> {
         if operation.permits(self) {

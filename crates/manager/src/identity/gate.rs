@@ -82,8 +82,10 @@ where
                 }) => {
                     request.extensions_mut().insert(GateConnection(connection));
                     if let Some(caller) = caller {
-                        if let Some(stranger) = request.extensions().get::<StrangerInfo>() {
-                            stranger.make_known();
+                        if let Some(stranger) = request.extensions().get::<StrangerInfo>()
+                            && let Err(refusal) = stranger.make_known(caller.payer())
+                        {
+                            return Ok(Status::from(refusal).into_http());
                         }
                         request.extensions_mut().insert(caller);
                     }
@@ -171,6 +173,7 @@ pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionP
         return Ok(ConnectionPeer::Stranger {
             channel: stranger.channel(),
             server: stranger.server(),
+            payer: stranger.peer().map(str::to_owned),
         });
     }
     let local = extensions.get::<LocalPeer>();

@@ -95,8 +95,9 @@ impl RequestPlaces {
             (ConnectionPeer::Certified(peer), _) if peer.role != CertificateRole::Client => {
                 (&self.daemons, CallerKey::Connection(peer.fingerprint), each)
             }
-            (_, Some(caller)) => {
-                let payer = caller.tenant.as_ref().unwrap_or(&caller.name);
+            (_, Some(caller)) => (&self.members, CallerKey::Tenant(caller.payer().into()), each),
+            // Requests that are open to strangers count for the member, too, if the connection is a member's.
+            (ConnectionPeer::Stranger { payer: Some(payer), .. }, None) => {
                 (&self.members, CallerKey::Tenant(payer.clone()), each)
             }
             (ConnectionPeer::Certified(peer), None) => (&self.members, CallerKey::Connection(peer.fingerprint), each),
@@ -153,6 +154,7 @@ mod tests {
         ConnectionPeer::Stranger {
             channel: [number; 32],
             server: [0; 32],
+            payer: None,
         }
     }
 
@@ -195,6 +197,23 @@ mod tests {
         assert_eq!(held.len(), 2 * LIMITS.group, "all places of both groups");
         assert!(places.try_take(&certified(CertificateRole::Agent, 255), None).is_some());
         assert!(places.try_take(&ConnectionPeer::Local { uid: 0 }, None).is_some());
+    }
+
+    #[test]
+    fn requests_on_a_known_connection_take_no_place_of_strangers() {
+        let places = RequestPlaces::new(LIMITS);
+        let known = |number: u8| ConnectionPeer::Stranger {
+            channel: [number; 32],
+            server: [0; 32],
+            payer: Some("ann".into()),
+        };
+        let held: Vec<RequestPlace> = (0..=254)
+            .flat_map(|number| all(&places, &known(number), None))
+            .collect();
+        assert_eq!(held.len(), LIMITS.caller, "those of one tenant");
+        assert!(places.try_take(&stranger(0), None).is_some());
+        assert!(places.try_take(&stranger(0), Some(&member("bob"))).is_some());
+        assert!(places.try_take(&stranger(0), Some(&member("ann"))).is_none());
     }
 
     #[test]

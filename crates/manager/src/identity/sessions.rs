@@ -131,6 +131,7 @@ mod tests {
         ConnectionPeer::Stranger {
             channel: [channel; 32],
             server: [0; 32],
+            payer: None,
         }
     }
 

@@ -116,7 +116,7 @@ async fn authenticate(state: &Arc<Shared>, request: &Parts) -> Result<Caller, Re
         .authenticate(&connection, authorization, SystemTime::now())
         .await?;
     if let Some(stranger) = request.extensions.get::<StrangerInfo>() {
-        stranger.make_known();
+        stranger.make_known(caller.payer())?;
     }
     Ok(caller)
 }

@@ -65,6 +65,7 @@ async fn in_place(places: &RequestPlaces, request: Request, next: Next) -> Respo
     let connection = connection_of(request.extensions()).unwrap_or(ConnectionPeer::Stranger {
         channel: [0; 32],
         server: [0; 32],
+        payer: None,
     });
     match places.try_take(&connection, request.extensions().get::<Caller>()) {
         Some(_place) => next.run(request).await,

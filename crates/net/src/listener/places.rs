@@ -5,20 +5,10 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Place among the connections of a daemon, and among those of a peer once the peer is known.
+/// Place among the connections of a daemon, and among those of a peer that has a certificate.
 pub struct ConnectionPlace {
     pub(super) _all: OwnedSemaphorePermit,
     pub(super) _of_peer: Option<CountGuard<(crate::CertificateRole, String)>>,
-}
-
-impl ConnectionPlace {
-    /// Counts the place also for its peer, which is known only now.
-    pub(crate) fn with_peer(self, peer: CountGuard<(crate::CertificateRole, String)>) -> Self {
-        Self {
-            _of_peer: Some(peer),
-            ..self
-        }
-    }
 }
 
 pub(crate) type CountTable<K> = Arc<Mutex<HashMap<K, usize>>>;

@@ -7,7 +7,6 @@ use super::relay::{RelaySide, relay};
 use super::tickets::{TicketHolder, Tickets};
 use crate::NetError;
 use crate::listener::PeerConnection;
-use crate::listener::places::ConnectionPlace;
 use crate::listener::stranger::Stranger;
 use crate::peer::{CertificateRole, Peer};
 use hotlease_fabric::socket::Socket;
@@ -88,36 +87,22 @@ impl Tunnels {
         known: impl FnOnce(&[u8]) -> Result<Peer, Rejection>,
         begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
     ) {
-        let Stranger {
-            stream,
-            info,
-            place,
-            peers,
-        } = stranger;
+        let Stranger { stream, info, place } = stranger;
         let (mut incoming, mut outgoing) = split_frames(stream, "a client without a certificate", BEGIN_WITHIN);
         let begun = match incoming.first(FIRST_BYTES_MAX, BEGIN_WITHIN).await {
             Ok(first) => self.begin_stranger(first, known, begin),
             Err(error) => Err(error),
         };
         let begun = begun.and_then(|(begun, peer)| {
-            let counted = peers
-                .count((CertificateRole::Client, peer.name.clone()))
-                .ok_or_else(|| {
-                    NetError::Refused(Rejection::TooMany {
-                        what: format!("connections of tenant {}", peer.name),
-                        limit: peers.most() as u64,
-                    })
-                })?;
-            Ok((begun, place.with_peer(counted)))
+            info.make_known(&peer.name).map_err(NetError::Refused)?;
+            Ok(begun)
         });
         match begun {
-            Ok(((local, side, silence), place)) => {
-                info.make_known();
+            Ok((local, side, silence)) => {
                 if outgoing.send(&TunnelFrame::Accepted).await.is_ok() {
                     incoming.silence = silence;
                     relay(local, (incoming, outgoing), side).await;
                 }
-                drop::<ConnectionPlace>(place);
             }
             Err(NetError::Refused(refusal)) => {
                 // Debug level only: strangers could fill the log.
@@ -126,6 +111,7 @@ impl Tunnels {
             }
             Err(error) => tracing::debug!(%error, "a stream without a certificate did not begin"),
         }
+        drop((info, place));
     }
 
     fn begin_stranger(
