@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 /// Opens a file that another process of this user, or this process, has open. The kernel checks whether this process
 /// may inspect the other process.
@@ -22,14 +22,19 @@ pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
         .write(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(format!("/proc/{process}/fd/{descriptor}"));
-    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    Ok(file.map_err(errno)?.into())
+    Ok(file.map_err(|error| errno_of(&error))?.into())
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[repr(C)]
 struct BellPage {
     /// Key that proves that this is the intended page.
     key: AtomicU64,
+    /// Inode of the bell's pipe. It proves that a descriptor is that pipe: a peer could name any pipe of a process.
+    pipe: AtomicU64,
     armed: AtomicU32,
 }
 
@@ -88,10 +93,15 @@ impl Bell {
         shared.page().key.store(key, Ordering::Release);
         let flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let (reader, writer) = nix::unistd::pipe2(flags).map_err(system("make a pipe beside"))?;
+        let reader = File::from(reader);
+        let pipe = reader
+            .metadata()
+            .map_err(|error| system("look at a pipe beside")(errno_of(&error)))?;
+        shared.page().pipe.store(pipe.ino(), Ordering::Release);
         Ok(Self {
             shared,
             memory,
-            reader: reader.into(),
+            reader,
             writer,
             key,
         })
@@ -147,7 +157,11 @@ impl PeerBell {
         // The pipe is opened for reading too. So it always has a reader, and writing raises no signal when the other
         // process is gone.
         let pipe = File::from(open(place.process, place.pipe).map_err(system("open a pipe beside"))?);
-        if !pipe.metadata().is_ok_and(|status| status.file_type().is_fifo()) {
+        let expected = shared.page().pipe.load(Ordering::Acquire);
+        if !pipe
+            .metadata()
+            .is_ok_and(|status| status.file_type().is_fifo() && status.ino() == expected)
+        {
             return Err(MemoryError::OtherObject);
         }
         Ok(Self { shared, pipe })

@@ -6,6 +6,7 @@ use super::progress::{LaneError, LaneRoom, ReaderProgress};
 use super::{PIECE_ALIGN, peer_memory};
 use crate::memory::{MemoryError, check_sealed, sealed_memfd};
 use hotlease_wire::frame::{LineWords, Seq};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,6 +33,8 @@ pub struct LaneWriter {
     memory: Option<OwnedFd>,
     /// Word with the lane's key, in memory of this process.
     key: Box<AtomicU64>,
+    /// Addresses of the body that was found to be readable last.
+    readable: Range<u64>,
 }
 
 /// Where an offered body is in the memory of the writer's process.
@@ -84,6 +87,7 @@ impl LaneWriter {
             space,
             memory,
             key: Box::default(),
+            readable: 0..0,
         }
     }
 
@@ -160,6 +164,21 @@ impl LaneWriter {
     /// Address of a word that has the key for as long as this writer lives.
     pub fn key_address(&self) -> u64 {
         std::ptr::from_ref(&*self.key).addr() as u64
+    }
+
+    /// Whether the kernel lets other processes copy a body of this length from its place: not from memory of some devices,
+    /// such as the memory that a GPU's driver maps. Looks at both ends of the body, unless it is where the last one was.
+    pub fn is_readable(&mut self, source: BodySource, length: usize) -> bool {
+        let end = source.address.saturating_add(length as u64);
+        if self.readable.start <= source.address && end <= self.readable.end {
+            return true;
+        }
+        let is_readable =
+            peer_memory::read(std::process::id(), source.address, &mut [0], end.saturating_sub(8)).is_ok();
+        if is_readable {
+            self.readable = source.address..end;
+        }
+        is_readable
     }
 
     /// Writes a head, and offers its body of `length` bytes, which stays where it is. Returns `None` if there was no

@@ -218,6 +218,10 @@ fn a_bell_wakes_a_sleeping_reader_and_is_not_rung_otherwise() {
     let mut bell = Bell::create(5).expect("memory");
     let place = bell.place();
     assert!(PeerBell::open(&super::super::BellAddress { key: 6, ..place }).is_err());
+    // Another pipe of the process: a peer must not make others write into it.
+    let (_reader, other) = nix::unistd::pipe().expect("a pipe");
+    let pipe = other.as_raw_fd() as u32;
+    assert!(PeerBell::open(&super::super::BellAddress { pipe, ..place }).is_err());
     let far = PeerBell::open(&place).expect("it is there");
     let is_rung = |bell: &Bell, timeout: u16| {
         // SAFETY: the descriptor is open as long as the bell lives.
