@@ -46,7 +46,7 @@ pub(crate) struct RequestPlace {
 enum CallerKey {
     /// Name of the tenant, or of a caller without one.
     Tenant(String),
-    /// Identifier of the connection, or of its certificate.
+    /// Identifier of a stranger's connection, or of a daemon's certificate.
     Connection([u8; 32]),
 }
 
@@ -100,7 +100,10 @@ impl RequestPlaces {
             (ConnectionPeer::Stranger { payer: Some(payer), .. }, None) => {
                 (&self.members, CallerKey::Tenant(payer.clone()), each)
             }
-            (ConnectionPeer::Certified(peer), None) => (&self.members, CallerKey::Connection(peer.fingerprint), each),
+            (ConnectionPeer::Certified(peer), None) => {
+                let payer = peer.tenant.as_ref().unwrap_or(&peer.name);
+                (&self.members, CallerKey::Tenant(payer.clone()), each)
+            }
             (ConnectionPeer::Stranger { channel, .. }, None) => {
                 (&self.strangers, CallerKey::Connection(*channel), STRANGER_PLACES)
             }
@@ -141,6 +144,16 @@ mod tests {
         }))
     }
 
+    fn certificate_of(tenant: &str, number: u8) -> ConnectionPeer {
+        ConnectionPeer::Certified(Arc::new(Peer {
+            role: CertificateRole::Client,
+            name: format!("client {number}"),
+            tenant: Some(tenant.into()),
+            hosts: Vec::new(),
+            fingerprint: [number; 32],
+        }))
+    }
+
     fn member(tenant: &str) -> Caller {
         Caller {
             name: format!("someone of {tenant}"),
@@ -170,6 +183,11 @@ mod tests {
         // Connections and certificates of a tenant do not matter.
         let of_ann = all(&places, &stranger(1), Some(&ann));
         assert_eq!(of_ann.len(), LIMITS.caller);
+        assert!(
+            places.try_take(&certificate_of("ann", 4), None).is_none(),
+            "nor with requests that are open to all"
+        );
+        assert!(places.try_take(&certificate_of("bob", 5), None).is_some());
         assert!(
             places
                 .try_take(&certified(CertificateRole::Client, 2), Some(&ann))
