@@ -246,6 +246,9 @@ def crafted(path):
     yield b"\x80\x04\x8f()" + b"".join(bytes([0x94, ord("h"), level, 0x86]) for level in range(60)) + b"\x90."
     # A slice that contains a slice: Python frees nested slices by recursion, too.
     yield b"\x80\x04" + _name("builtins", "slice") + b"\x940h\x00NNN\x87R\x940h\x00h\x01NN\x87R."
+    # Dates that Python makes without a check; ctime() of the first ends a process.
+    for kind, state in (("date", b"\0\0\1\1"), ("date", b"\7\1\1\x20"), ("datetime", b"\0\0\1\1\0\0\0\0\0\0"), ("time", b"\x19\0\0\0\0\0")):
+        yield b"\x80\x04" + _name("datetime", kind) + _arguments(state) + b"R."
     # Numbers and sequences without end.
     yield dumps(Called(fractions.Fraction, "1e1000000000"))
     yield dumps(Called(fractions.Fraction, decimal.Decimal("1e1000000000")))

@@ -100,7 +100,7 @@ def crafted(kind, arguments, state=None):
         def __reduce__(self):
             return (kind, arguments) if state is None else (kind, arguments, state)
 
-    return pickle.dumps(Crafted(), 4)
+    return writer.dumps(Crafted())
 
 
 def test_a_decoding_error_names_a_place_in_its_text():
@@ -191,3 +191,47 @@ def test_errors_of_the_reader_have_no_control_characters():
     assert "\x1b" not in shown and "\x07" not in shown
     made = reader.read_exception("T\nlast", data, "", ())
     assert "\x1b" not in "".join(traceback.format_exception(made))
+
+
+def test_exceptions_of_a_group_are_counted():
+    if sys.version_info < (3, 11):
+        pytest.skip("groups came with Python 3.11")
+    group = ValueError("leaf")
+    for _ in range(20):
+        group = ExceptionGroup("g", [group] * 15)  # noqa: F821
+    crafted_group = crafted(ExceptionGroup, ("g", [group] * 15), {"args": ()})  # noqa: F821
+    made = reader.read_exception("T\nlast", crafted_group, "", ())
+    assert type(made) is hotlease.TaskError and "too much" in str(made)
+    small = ExceptionGroup("g", [ValueError("a"), KeyError("b")])  # noqa: F821
+    made = reader.read_exception("T", writer.dumps(small), "", ())
+    assert [str(each) for each in made.exceptions] == ["a", "'b'"]
+
+
+def test_times_are_read_in_every_form():
+    zone = datetime.timezone(datetime.timedelta(hours=2), "there")
+    times = [
+        datetime.date(1, 1, 1),
+        datetime.date(9999, 12, 31),
+        datetime.datetime(2026, 11, 29, 12, 34, 56, 789012),
+        datetime.datetime(2026, 11, 29, 2, 30, fold=1, tzinfo=zone),
+        datetime.time(23, 59, 59, 999999),
+        datetime.time(1, 2, fold=1, tzinfo=zone),
+    ]
+    read = reader.read_result(writer.dumps(times), [], "f", ())
+    assert read == times and [getattr(each, "fold", 0) for each in read] == [0, 0, 0, 1, 0, 1]
+    assert read[3].tzname() == "there"
+
+
+def test_records_name_a_bounded_number_of_new_loggers(monkeypatch):
+    import logging
+
+    from hotlease import _showing
+
+    monkeypatch.setattr(_showing, "_NEW_NAMES_MAX", 3)
+    monkeypatch.setattr(_showing, "_new_names", set())
+    logging.getLogger("of_program")
+    names = [_showing._known_name(name) for name in ("a.b", "of_program", "c", "c", "d", "e", "of_program.x", "f" * 600)]
+    assert names == ["a.b", "of_program", "c", "c", "d", "root", "of_program", "root"]
+    assert _showing._known_name("a.b") == "a.b"
+    monkeypatch.setattr(_showing, "_new_names", set())
+    assert _showing._known_name(".".join("x" * 1000)).count(".") == _showing._NAME_PARTS_MAX - 1

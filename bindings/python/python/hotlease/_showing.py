@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 # Kinds of pieces, as defined in task_output.rs.
 _STREAMS = {1: "stdout", 2: "stderr"}
 _RECORD = 3
+# Limits of the names of loggers in untrusted records: characters, parts, and names that the program has not used itself.
+_NAME_MAX = 512
+_NAME_PARTS_MAX = 20
+_NEW_NAMES_MAX = 1000
+_new_names: set[str] = set()
 
 
 class Line(NamedTuple):
@@ -70,10 +75,27 @@ def _printable(function: str, pieces: Pieces) -> tuple[str, Pieces]:
     from hotlease._guarded.text import printable
 
     def of_record(fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        *texts, extras = map(printable, fields)
-        return (*texts, tuple((printable(name), printable(value)) for name, value in extras))
+        name, *texts, extras = map(printable, fields)
+        return (_known_name(name), *texts, tuple((printable(each), printable(value)) for each, value in extras))
 
     return printable(function), [(kind, of_record(what) if kind == _RECORD else printable(what)) for kind, what in pieces]
+
+
+def _known_name(name: str) -> str:
+    """Returns the name of an untrusted record's logger, or of a logger above it. Python keeps each logger, and each logger
+    above it, for as long as the program runs, so records may name only a bounded number of new ones."""
+    import logging
+
+    parts = name[:_NAME_MAX].split(".")[:_NAME_PARTS_MAX]
+    name = ".".join(parts)
+    known: dict[str, Any] = logging.root.manager.loggerDict
+    if name in known or name in _new_names:
+        return name
+    if len(_new_names) < _NEW_NAMES_MAX:
+        _new_names.add(name)
+        return name
+    above = (".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    return next((each for each in above if each in known), "root")
 
 
 def _stream_of(part: Part) -> str:

@@ -435,7 +435,8 @@ impl<'a> Check<'a> {
             return Err("it calls a value");
         };
         if uses & uses::CLASS != 0 {
-            return self.push(Value::Name(uses::OF_CLASS));
+            // It may be a class of exceptions.
+            return self.push(Value::Name(uses::OF_CLASS | uses::USUAL_STATE));
         }
         if uses & uses::CALL == 0 {
             return Err("it calls a class that is only a value");
@@ -471,7 +472,7 @@ impl<'a> Check<'a> {
             return Err("it sets the state of an object that has none, or has it already");
         }
         if *uses & uses::USUAL_STATE != 0 && is_special {
-            return Err("it sets a special attribute of an exception");
+            return Err("it sets a special attribute of an exception, or a state that is no dict or tuple");
         }
         *uses &= !(uses::STATE | uses::ITEMS);
         self.link(object, height)

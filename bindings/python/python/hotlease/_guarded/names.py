@@ -67,6 +67,54 @@ def _empty(value: Any) -> Any:
     return value
 
 
+def _date(*parts: Any) -> Any:
+    import datetime
+
+    if len(parts) == 1 and type(parts[0]) is bytes and len(parts[0]) == 4:
+        # The state of a pickle, of which Python checks the month only.
+        high, low, *parts = parts[0]  # type: ignore[assignment]
+        parts = (high << 8 | low, *parts)
+    return datetime.date(*_numbers(parts))
+
+
+def _datetime(*parts: Any) -> Any:
+    import datetime
+
+    if parts and type(parts[0]) is bytes and len(parts[0]) == 10:
+        (high, low, month), zone = parts[0][:3], parts[1:]
+        day_and_time = _day_time(parts[0][3], parts[0][4:])
+        return datetime.datetime(high << 8 | low, month & 0x7F, *day_and_time, *_zone(zone), fold=month >> 7)
+    raise ValueError("no date and time as Python pickles it")
+
+
+def _time(*parts: Any) -> Any:
+    import datetime
+
+    if parts and type(parts[0]) is bytes and len(parts[0]) == 6:
+        hour = parts[0][0]
+        _, *time = _day_time(0, bytes([hour & 0x7F]) + parts[0][1:])
+        return datetime.time(*time, *_zone(parts[1:]), fold=hour >> 7)
+    raise ValueError("no time as Python pickles it")
+
+
+def _day_time(day: int, time: bytes) -> tuple[int, ...]:
+    return day, *time[:3], int.from_bytes(time[3:], "big")
+
+
+def _zone(rest: tuple[Any, ...]) -> tuple[Any, ...]:
+    import datetime
+
+    if not all(isinstance(each, (datetime.tzinfo, type(None))) for each in rest) or len(rest) > 1:
+        raise ValueError("the time zone of a time is no time zone")
+    return rest
+
+
+def _numbers(parts: tuple[Any, ...]) -> tuple[int, ...]:
+    if not all(type(part) is int for part in parts):
+        raise ValueError("the parts of a date are numbers")
+    return parts
+
+
 def _native(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
     from hotlease import _native_results
 
@@ -116,9 +164,9 @@ _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
     ("collections", "OrderedDict"): (CALL | ITEMS, _ordered),
     ("collections", "defaultdict"): (CALL | ITEMS | FRAIL, _defaultdict),
     ("collections", "deque"): (CALL | ITEMS | FRAIL, _deque),
-    ("datetime", "date"): (VALUE | CALL, None),
-    ("datetime", "datetime"): (VALUE | CALL, None),
-    ("datetime", "time"): (VALUE | CALL, None),
+    ("datetime", "date"): (CALL, _date),
+    ("datetime", "datetime"): (CALL, _datetime),
+    ("datetime", "time"): (CALL, _time),
     ("datetime", "timedelta"): (VALUE | CALL, None),
     ("datetime", "timezone"): (VALUE | CALL, None),
     ("decimal", "Decimal"): (VALUE | CALL, None),

@@ -185,6 +185,7 @@ class _Names:
             key = source[:2] if source is not None else (name[1], name[-1])
         own = self._reader.classes.get(key)
         if own is not None and (own is found or (found is None and _is_same(own, source))):
+            self.has_exceptions |= isinstance(own, type) and issubclass(own, BaseException)
             return own
         shown = "a class or function that its task defined" if found is None else ".".join(_key(found))
         raise _not_admitted(shown if source is None else ".".join(map(str, source[:2])))

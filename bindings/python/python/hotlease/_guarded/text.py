@@ -132,7 +132,9 @@ def _is_small(exception: BaseException) -> bool:
         value = pending.pop()
         left -= 1
         if isinstance(value, BaseException):
+            # A group shows its exceptions, which are not in its arguments if its state has replaced them.
             pending += (value.args, value.__cause__, value.__context__, getattr(value, "__notes__", None))
+            pending.append(getattr(value, "exceptions", None))
         elif isinstance(value, (tuple, list, set, frozenset, dict, collections.deque)):
             if len(value) > left:
                 return False
