@@ -435,8 +435,7 @@ impl<'a> Check<'a> {
             return Err("it calls a value");
         };
         if uses & uses::CLASS != 0 {
-            // It may be a class of exceptions.
-            return self.push(Value::Name(uses::OF_CLASS | uses::USUAL_STATE));
+            return self.push(Value::Name(uses::OF_CLASS | uses::USUAL_STATE)); // It may be an exception.
         }
         if uses & uses::CALL == 0 {
             return Err("it calls a class that is only a value");

@@ -149,6 +149,7 @@ impl LaneSendQueue {
                         && piece.len() >= OFFERED_BYTES_MIN
                         && self.lane.may_offer(piece.len())
                         && let Some(source) = piece.expose(self.lane.key(), self.lane.key_address())
+                        && self.lane.is_readable(source, piece.len())
                     {
                         if let Some(body) = self.lane.offer(head, source, piece.len())? {
                             let (piece, send) = (piece.clone(), *send);
