@@ -155,7 +155,8 @@ impl LaneReceiver {
         }
         let lane = &mut self.lane;
         if lane.claim().map_err(|_| Loss::Protocol)? == BodyPlace::Source {
-            let mut copy = |into: &mut [u8]| lane.read_source(source, into).map_err(|_| Loss::GaveUp);
+            // Mostly the member was killed. Other members find the same, by its connections.
+            let mut copy = |into: &mut [u8]| lane.read_source(source, into).map_err(|_| Loss::Closed);
             sink.whole(from, frame, &mut copy)?;
             lane.finish(length);
             if let Some(writer) = writer {
