@@ -82,8 +82,9 @@ def _datetime(*parts: Any) -> Any:
 
     if parts and type(parts[0]) is bytes and len(parts[0]) == 10:
         (high, low, month), zone = parts[0][:3], parts[1:]
-        day_and_time = _day_time(parts[0][3], parts[0][4:])
-        return datetime.datetime(high << 8 | low, month & 0x7F, *day_and_time, *_zone(zone), fold=month >> 7)
+        day, hour, minute, second = parts[0][3:7]
+        at = (hour, minute, second, int.from_bytes(parts[0][7:], "big"), _zone(zone))
+        return datetime.datetime(high << 8 | low, month & 0x7F, day, *at, fold=month >> 7)
     raise ValueError("no date and time as Python pickles it")
 
 
@@ -91,22 +92,18 @@ def _time(*parts: Any) -> Any:
     import datetime
 
     if parts and type(parts[0]) is bytes and len(parts[0]) == 6:
-        hour = parts[0][0]
-        _, *time = _day_time(0, bytes([hour & 0x7F]) + parts[0][1:])
-        return datetime.time(*time, *_zone(parts[1:]), fold=hour >> 7)
+        hour, minute, second = parts[0][:3]
+        microsecond = int.from_bytes(parts[0][3:], "big")
+        return datetime.time(hour & 0x7F, minute, second, microsecond, _zone(parts[1:]), fold=hour >> 7)
     raise ValueError("no time as Python pickles it")
 
 
-def _day_time(day: int, time: bytes) -> tuple[int, ...]:
-    return day, *time[:3], int.from_bytes(time[3:], "big")
-
-
-def _zone(rest: tuple[Any, ...]) -> tuple[Any, ...]:
+def _zone(rest: tuple[Any, ...]) -> Any:
     import datetime
 
-    if not all(isinstance(each, (datetime.tzinfo, type(None))) for each in rest) or len(rest) > 1:
+    if len(rest) > 1 or not all(isinstance(each, (datetime.tzinfo, type(None))) for each in rest):
         raise ValueError("the time zone of a time is no time zone")
-    return rest
+    return rest[0] if rest else None
 
 
 def _numbers(parts: tuple[Any, ...]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def defuse(value: Any) -> Optional[str]:
     """
     for each in _exceptions(value):
         if isinstance(each, ImportError) and getattr(each, "name_from", None) is not None:
-            each.name_from = None
+            setattr(each, "name_from", None)
         elif type(each) is AttributeError and getattr(each, "obj", None) is not None:
             each.obj = None
         elif isinstance(each, UnicodeError) and not _is_within(each):
