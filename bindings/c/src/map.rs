@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, bytes_mut, object};
 use crate::function::{FunctionHandle, own_message};
-use crate::status::{ErrorHandle, Failure, PlatformError, Status, run_guarded};
+use crate::status::{ErrorHandle, Failure, ItemError, PlatformError, Status, run_guarded};
 use hotlease_client::Error;
 use std::ffi::c_void;
 
@@ -67,7 +67,9 @@ pub unsafe extern "C" fn hotlease_map(
                 Ok(size) => (Status::Ok, size),
                 Err(error) => {
                     let size = own_message(&error, out).unwrap_or(0);
-                    let failure = Failure::Platform(PlatformError::Item(index, function.name().to_owned(), error));
+                    let function = function.name().to_owned();
+                    let item = ItemError { index, function, error };
+                    let failure = Failure::Platform(PlatformError::Item(Box::new(item)));
                     let status = failure.status();
                     first_failure.get_or_insert(failure);
                     (status, size)

@@ -3,6 +3,8 @@
 #[cfg_attr(not(feature = "platform"), path = "status/no_platform.rs")]
 mod platform;
 
+#[cfg(feature = "platform")]
+pub(crate) use platform::ItemError;
 pub(crate) use platform::PlatformError;
 
 use crate::argument::put;

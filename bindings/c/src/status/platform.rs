@@ -11,10 +11,19 @@ use std::ffi::c_int;
 pub(crate) enum PlatformError {
     /// An error of the client library.
     Client(Error),
-    /// An error of one call of a map: the call's index, from 0, and the function's name.
-    Item(usize, String, Error),
+    /// An error of one call of a map.
+    Item(Box<ItemError>),
     /// An error of a gang, or of a communicator that a gang's function asked for.
     Gang(GangError),
+}
+
+/// Error of one call of a map.
+pub(crate) struct ItemError {
+    /// Index of the call, from 0.
+    pub(crate) index: usize,
+    /// Name of the function.
+    pub(crate) function: String,
+    pub(crate) error: Error,
 }
 
 impl From<Error> for Failure {
@@ -26,7 +35,8 @@ impl From<Error> for Failure {
 impl PlatformError {
     pub(super) fn status(&self) -> Status {
         match self {
-            Self::Client(error) | Self::Item(_, _, error) => status_of(error),
+            Self::Client(error) => status_of(error),
+            Self::Item(item) => status_of(&item.error),
             Self::Gang(error) => status_of_gang(error),
         }
     }
@@ -34,7 +44,10 @@ impl PlatformError {
     pub(super) fn message(&self) -> String {
         match self {
             Self::Client(error) => error.to_string(),
-            Self::Item(index, function, error) => format!("item {index} of a map of {function}: {error}"),
+            Self::Item(item) => {
+                let ItemError { index, function, error } = &**item;
+                format!("item {index} of a map of {function}: {error}")
+            }
             Self::Gang(error) => error.to_string(),
         }
     }
@@ -42,10 +55,10 @@ impl PlatformError {
     /// See `hotlease_error_ran`.
     pub(super) fn ran(&self) -> c_int {
         match self {
-            Self::Client(error) | Self::Item(_, _, error) => match error.ran() {
-                RunCertainty::No => 0,
-                RunCertainty::Yes => 1,
-                RunCertainty::Unknown => 2,
+            Self::Client(_) | Self::Item(_) => match self.of_function().map(Error::ran) {
+                Some(RunCertainty::Yes) => 1,
+                Some(RunCertainty::Unknown) => 2,
+                Some(RunCertainty::No) | None => 0,
             },
             // Other ranks' functions may have run, even if this rank's function did not.
             Self::Gang(GangError::Rank { source, .. }) => 1 + c_int::from(source.ran() != RunCertainty::Yes),
@@ -55,13 +68,18 @@ impl PlatformError {
 
     pub(super) fn billed(&self) -> bool {
         match self {
-            Self::Client(error) | Self::Item(_, _, error) => error.billed(),
+            Self::Client(error) => error.billed(),
+            Self::Item(item) => item.error.billed(),
             Self::Gang(error) => matches!(error, GangError::Rank { .. }),
         }
     }
 
     pub(super) fn retryable(&self) -> bool {
-        matches!(self, Self::Client(error) | Self::Item(_, _, error) if error.retryable())
+        match self {
+            Self::Client(error) => error.retryable(),
+            Self::Item(item) => item.error.retryable(),
+            Self::Gang(_) => false,
+        }
     }
 
     /// Returns the function's own error number.
@@ -91,9 +109,8 @@ impl PlatformError {
     /// Returns the error of the failed invocation: a single invocation, or the invocation of a gang's rank.
     fn of_function(&self) -> Option<&Error> {
         match self {
-            Self::Client(error) | Self::Item(_, _, error) | Self::Gang(GangError::Rank { source: error, .. }) => {
-                Some(error)
-            }
+            Self::Client(error) | Self::Gang(GangError::Rank { source: error, .. }) => Some(error),
+            Self::Item(item) => Some(&item.error),
             Self::Gang(_) => None,
         }
     }
