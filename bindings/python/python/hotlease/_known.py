@@ -51,7 +51,7 @@ _kept: dict[Name, Any] = {}
 _KEPT_MAX = 1024
 # Weak references that remove the definitions of deleted classes.
 _watches: dict[Name, weakref.ref[Any]] = {}
-# Identifiers of the classes of the program's `__main__` that arrived last under a name.
+# Identifiers of the classes that arrived last under a name of the program's `__main__`.
 _main_classes: dict[str, str] = {}
 # Number of names of the program that were looked up in the worker's own `__main__`.
 main_lookups = 0
@@ -197,7 +197,7 @@ def _load(name: Name) -> None:
     elif name[0] == "class":
         _watches[name] = weakref.ref(value, lambda _: _drop(name))
         _keep(name)
-        if value.__module__ == "__main__":
+        if value.__module__ == "__main__" and "." not in value.__qualname__:
             _main_classes[value.__qualname__] = name[1]
 
 

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// List the functions of a library, or the libraries that the platform has cached
 ///
-/// Leaves out templates of the C++ standard library that were compiled into the library. With `--json` and a library, prints an object for each function: index, name, interface (plain, context),
-/// idempotent. With `--json` and no library, prints an object for each cached library: hash, size_bytes, functions,
-/// agent.
+/// Leaves out templates of the C++ standard library that were compiled into the library. With `--json` and a library,
+/// prints an object for each function: index, name, interface (plain, context), idempotent. With `--json` and no
+/// library, prints an object for each cached library: hash, size_bytes, functions, agent.
 #[derive(Debug, Args)]
 pub(crate) struct FunctionsArgs {
     /// A shared library [default: list the libraries that the platform has cached]

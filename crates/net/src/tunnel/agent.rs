@@ -87,7 +87,11 @@ impl Tunnels {
         known: impl FnOnce(&[u8]) -> Result<Peer, Rejection>,
         begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
     ) {
-        let Stranger { stream, info, place } = stranger;
+        let Stranger {
+            stream,
+            info,
+            place: _place,
+        } = stranger;
         let (mut incoming, mut outgoing) = split_frames(stream, "a client without a certificate", BEGIN_WITHIN);
         let begun = match incoming.first(FIRST_BYTES_MAX, BEGIN_WITHIN).await {
             Ok(first) => self.begin_stranger(first, known, begin),
@@ -111,7 +115,6 @@ impl Tunnels {
             }
             Err(error) => tracing::debug!(%error, "a stream without a certificate did not begin"),
         }
-        drop((info, place));
     }
 
     fn begin_stranger(

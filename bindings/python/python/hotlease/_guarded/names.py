@@ -71,10 +71,10 @@ def _date(*parts: Any) -> Any:
     import datetime
 
     if len(parts) == 1 and type(parts[0]) is bytes and len(parts[0]) == 4:
-        # The state of a pickle, of which Python checks the month only.
-        high, low, *parts = parts[0]  # type: ignore[assignment]
-        parts = (high << 8 | low, *parts)
-    return datetime.date(*_numbers(parts))
+        # Python itself checks only the month of this state.
+        high, low, month, day = parts[0]
+        return datetime.date(high << 8 | low, month, day)
+    raise ValueError("no date as Python pickles it")
 
 
 def _datetime(*parts: Any) -> Any:
@@ -104,12 +104,6 @@ def _zone(rest: tuple[Any, ...]) -> Any:
     if len(rest) > 1 or not all(isinstance(each, (datetime.tzinfo, type(None))) for each in rest):
         raise ValueError("the time zone of a time is no time zone")
     return rest[0] if rest else None
-
-
-def _numbers(parts: tuple[Any, ...]) -> tuple[int, ...]:
-    if not all(type(part) is int for part in parts):
-        raise ValueError("the parts of a date are numbers")
-    return parts
 
 
 def _native(data: Any, dtype: Any, shape: Any, order: Any) -> Any:

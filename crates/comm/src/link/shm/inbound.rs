@@ -116,17 +116,7 @@ impl LaneReceiver {
             return sink.whole(from, frame, &mut copy).map(|()| false);
         }
         if piece == total && total <= self.lane.capacity() as u64 {
-            let mut is_taken = false;
-            let lane = &mut self.lane;
-            sink.whole(from, frame, &mut |into| {
-                lane.take(into);
-                is_taken = true;
-                Ok(())
-            })?;
-            if !is_taken {
-                self.lane.skip(total as usize);
-            }
-            return Ok(false);
+            return self.whole(frame, from, sink).map(|()| false);
         }
         if let Some(source) = line.source() {
             return self.offered(source, frame, from, sink, writer).map(|()| true);
@@ -164,6 +154,13 @@ impl LaneReceiver {
             }
             return Ok(());
         }
+        self.whole(frame, from, sink)
+    }
+
+    /// Takes a frame whose whole body is in the lane.
+    #[inline]
+    fn whole(&mut self, frame: MemberFrame, from: Rank, sink: &mut dyn Sink) -> Result<(), Loss> {
+        let lane = &mut self.lane;
         let mut is_taken = false;
         sink.whole(from, frame, &mut |into| {
             lane.take(into);
@@ -171,7 +168,7 @@ impl LaneReceiver {
             Ok(())
         })?;
         if !is_taken {
-            lane.skip(length);
+            lane.skip(frame.body_bytes() as usize);
         }
         Ok(())
     }

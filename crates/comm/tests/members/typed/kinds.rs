@@ -46,7 +46,7 @@ pub(super) const FUNCTIONS: (usize, AllOperations) = kind::<Function>();
 fn number(rank: Rank, index: usize) -> u32 {
     (index as u32)
         .wrapping_mul(2_654_435_761)
-        .wrapping_add(rank * 77_777_777)
+        .wrapping_add(rank.wrapping_mul(77_777_777))
         >> 12
 }
 
