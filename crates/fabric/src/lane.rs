@@ -23,7 +23,7 @@
 //! Either the writer sees the new room, or the reader sees that the writer waits. The acquire pairs with the release,
 //! so the writer overwrites only bytes that have been read.
 //!
-//! A longer body can also stay in the writer's memory, from where the reader copies it itself (`offer`).
+//! A longer body can also stay in the writer's memory, from where the reader copies it itself (`exposed`).
 //!
 //! Neither side trusts a number from the other side. A reader works on private copies of lines and on positions of its
 //! own; its caller checks that each length is as expected. A writer refuses progress that is impossible. A hostile
@@ -31,22 +31,22 @@
 
 #[cfg(not(loom))]
 mod bell;
+mod exposed;
 #[cfg(not(loom))]
 mod memory;
-mod offer;
 #[cfg(not(loom))]
 mod peer_memory;
 mod progress;
 
 #[cfg(not(loom))]
 pub use bell::{Bell, BellAddress, PeerBell};
+pub use exposed::BodyPlace;
 #[cfg(not(loom))]
 pub use memory::{LANE_BYTES_MAX, LANE_BYTES_MIN};
-pub use offer::BodyPlace;
 pub use progress::LaneError;
 #[cfg(not(loom))]
 pub use reader_writer::{
-    BodySource, HEAD_BYTES, INLINE_BYTES, LaneLine, LaneReader, LaneWriter, OfferedBody, SourceLost,
+    BodySource, ExposedBody, HEAD_BYTES, INLINE_BYTES, LaneLine, LaneReader, LaneWriter, SourceLost,
 };
 
 /// Number of lines of a lane.

@@ -262,14 +262,14 @@ impl Shm {
         if let InPath::Lane(inbound) = &mut near.inbound {
             let mut lines = TURN_LINES;
             if let OutPath::Lane(outbound) = &mut near.out
-                && outbound.has_offers()
+                && outbound.has_exposed()
             {
                 if !inbound.has_line() {
                     return false;
                 }
                 // The member may have copied a body before it wrote this line, for example its goodbye. Then the engine
                 // notes first that the body is sent.
-                match outbound.settle_offers(&mut self.sent, false) {
+                match outbound.settle_exposed(&mut self.sent, false) {
                     Ok(false) => lines = 1,
                     Ok(true) => {
                         near.has_gone = true;
@@ -304,9 +304,9 @@ impl Shm {
         if let OutPath::Lane(outbound) = &mut near.out
             && !outbound.is_empty()
         {
-            let settled = outbound.settle_offers(&mut self.sent, self.is_about_to_sleep);
-            let may_offer = may_offer(&near.inbound);
-            match settled.and_then(|any| Ok(any | outbound.flush(&mut self.sent, may_offer)?)) {
+            let settled = outbound.settle_exposed(&mut self.sent, self.is_about_to_sleep);
+            let may_expose = may_expose(&near.inbound);
+            match settled.and_then(|any| Ok(any | outbound.flush(&mut self.sent, may_expose)?)) {
                 Ok(true) => {
                     any = true;
                     near.has_gone = true;
@@ -353,7 +353,7 @@ impl Shm {
 
 /// Whether a member may copy bodies from their place: only a member whose frames arrive over its lane, where the engine
 /// notes that a body is sent before it reads what the member has written afterwards.
-fn may_offer(inbound: &InPath) -> bool {
+fn may_expose(inbound: &InPath) -> bool {
     matches!(inbound, InPath::Lane(_))
 }
 
@@ -392,7 +392,7 @@ impl Link for Shm {
         };
         let near = &mut self.near[place];
         match &mut near.out {
-            OutPath::Lane(outbound) => match outbound.send(frame, body, &mut self.sent, may_offer(&near.inbound)) {
+            OutPath::Lane(outbound) => match outbound.send(frame, body, &mut self.sent, may_expose(&near.inbound)) {
                 Ok(gone) => {
                     near.has_gone |= gone;
                     near.ring();

@@ -23,7 +23,7 @@ pub(super) struct LaneControl {
     pub(super) key_address: AtomicU64,
     /// Whether the reader can read the memory of the writer's process.
     pub(super) is_readable: AtomicU32,
-    /// Whether the writer's end is gone, and with it the memory of the bodies that it has offered.
+    /// Whether the writer's end is gone, and with it the memory of the bodies that it has exposed.
     pub(super) is_closed: AtomicU32,
     taken: CacheAligned<[AtomicU64; 2]>,
     stalled: CacheAligned<AtomicU32>,

@@ -1,7 +1,7 @@
 //! Ends of a lane: the writer, which makes the lane's memory, and the reader, which opens it.
 
+use super::exposed::{self, BodyPlace};
 use super::memory::{LANE_BYTES_MIN, LaneMemory, rounded, system};
-use super::offer::{self, BodyPlace};
 use super::progress::{LaneError, LaneRoom, ReaderProgress};
 use super::{PIECE_ALIGN, peer_memory};
 use crate::memory::{MemoryError, check_sealed, sealed_memfd};
@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 8 * 1024;
 /// Free bytes that a longer body needs before its first piece is written; a shorter body needs room for all its bytes.
 const FIRST_BYTES: usize = 4 * 1024;
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
-/// Word of a line that has the length of the first piece, or the state of an offer.
+/// Word of a line that has the length of the first piece, or the state of an exposed body.
 const PIECE_WORD: usize = 1 + HEAD_WORDS;
 
 const _: () = assert!(FIRST_BYTES <= LANE_BYTES_MIN / 2);
@@ -37,7 +37,7 @@ pub struct LaneWriter {
     readable: Range<u64>,
 }
 
-/// Where an offered body is in the memory of the writer's process.
+/// Where an exposed body is in the memory of the writer's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodySource {
     /// Address of its first byte.
@@ -46,16 +46,16 @@ pub struct BodySource {
     pub validity: u64,
 }
 
-/// Body that was offered to the reader ([`LaneWriter::offer`]).
+/// Body that was exposed to the reader ([`LaneWriter::expose`]).
 #[derive(Debug)]
-pub struct OfferedBody {
+pub struct ExposedBody {
     line: u64,
     /// Place in the lane that is reserved for the body.
     position: u64,
     length: usize,
 }
 
-/// The memory of an offered body is gone, or was taken back before the reader had copied all of it.
+/// The memory of an exposed body is gone, or was taken back before the reader had copied all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the other process has taken back the memory of a message before all of it was read")]
 pub struct SourceLost;
@@ -148,9 +148,9 @@ impl LaneWriter {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
 
-    /// Whether a body of this length may be offered: the reader can copy it from this process's memory, the lane is long
+    /// Whether a body of this length may be exposed: the reader can copy it from this process's memory, the lane is long
     /// enough for it, and it is not so short that its line has it.
-    pub fn may_offer(&self, length: usize) -> bool {
+    pub fn may_expose(&self, length: usize) -> bool {
         // The key 0 would be that of bytes that were never exposed.
         let is_readable = self.space.control().is_readable.load(Ordering::Relaxed) != 0 && self.key() != 0;
         is_readable && (INLINE_BYTES + 1..=self.space.capacity).contains(&length)
@@ -181,17 +181,17 @@ impl LaneWriter {
         is_readable
     }
 
-    /// Writes a head, and offers its body of `length` bytes, which stays where it is. Returns `None` if there was no
-    /// room for the body, which may have to be copied later, and nothing was written. The memory must not change until [`is_copied`](Self::is_copied), or until
-    /// [`withdraw`](Self::withdraw) has returned `true`. If it does change, its word of validity must change before:
-    /// the reader then loses the body.
-    pub fn offer(
+    /// Writes a head, and exposes its body of `length` bytes, which stays where it is. Returns `None` if there was no
+    /// room for the body, which may have to be copied later, and nothing was written. The memory must not change until
+    /// [`is_copied`](Self::is_copied), or until [`withdraw`](Self::withdraw) has returned `true`. If it does change, its
+    /// word of validity must change before: the reader then loses the body.
+    pub fn expose(
         &mut self,
         head: &[u8; HEAD_BYTES],
         source: BodySource,
         length: usize,
-    ) -> Result<Option<OfferedBody>, LaneError> {
-        debug_assert!(self.may_offer(length));
+    ) -> Result<Option<ExposedBody>, LaneError> {
+        debug_assert!(self.may_expose(length));
         if !self.room.check_room(self.space.control(), rounded(length))? {
             return Ok(None);
         }
@@ -199,32 +199,32 @@ impl LaneWriter {
         for (word, bytes) in words[1..].iter_mut().zip(head.chunks_exact(8)) {
             *word = word_of(bytes);
         }
-        words[PIECE_WORD..].copy_from_slice(&[offer::NEW_OFFER, source.address, source.validity]);
-        let offered = OfferedBody {
+        words[PIECE_WORD..].copy_from_slice(&[exposed::EXPOSED, source.address, source.validity]);
+        let exposed = ExposedBody {
             line: self.room.written.lines,
             position: self.room.written.bytes,
             length,
         };
         self.room.written.bytes += rounded(length);
         self.publish(&mut words);
-        Ok(Some(offered))
+        Ok(Some(exposed))
     }
 
-    /// Whether the reader has copied an offered body.
-    pub fn is_copied(&self, offered: &OfferedBody) -> bool {
+    /// Whether the reader has copied an exposed body.
+    pub fn is_copied(&self, exposed: &ExposedBody) -> bool {
         // The line may have been used again after the reader had taken it.
-        self.room.is_taken(offered.line) || offer::is_done(self.space.line(offered.line).word(PIECE_WORD))
+        self.room.is_taken(exposed.line) || exposed::is_done(self.space.line(exposed.line).word(PIECE_WORD))
     }
 
-    /// Copies an offered body into the lane, unless the reader has begun to copy it; returns whether it did.
-    pub fn withdraw(&self, offered: &OfferedBody, body: &[u8]) -> bool {
-        debug_assert_eq!(body.len(), offered.length);
-        let word = self.space.line(offered.line).word(PIECE_WORD);
-        if self.room.is_taken(offered.line) || !offer::is_open(word) {
+    /// Copies an exposed body into the lane, unless the reader has begun to copy it; returns whether it did.
+    pub fn withdraw(&self, exposed: &ExposedBody, body: &[u8]) -> bool {
+        debug_assert_eq!(body.len(), exposed.length);
+        let word = self.space.line(exposed.line).word(PIECE_WORD);
+        if self.room.is_taken(exposed.line) || !exposed::is_open(word) {
             return false;
         }
-        self.copy_in(offered.position, &body[..offered.length]);
-        offer::withdraw(word)
+        self.copy_in(exposed.position, &body[..exposed.length]);
+        exposed::withdraw(word)
     }
 
     /// Copies bytes into the lane's memory from a position on; there is room.
@@ -259,7 +259,7 @@ impl LaneWriter {
 
 impl Drop for LaneWriter {
     fn drop(&mut self) {
-        // The owner of the memory of offered bodies drops it after this. Pairs with the acquire in
+        // The owner of the memory of exposed bodies drops it after this. Pairs with the acquire in
         // `LaneReader::read_source`: a reader that copies bytes of other memory sees this afterwards.
         self.space.control().is_closed.store(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -294,10 +294,10 @@ impl LaneLine {
         self.0[PIECE_WORD]
     }
 
-    /// Place of the body in the writer's memory, if this line is the first of a message and offers its body.
+    /// Place of the body in the writer's memory, if this line is the first of a message and exposes its body.
     #[inline]
     pub fn source(&self) -> Option<BodySource> {
-        offer::is_offer(self.0[PIECE_WORD]).then(|| BodySource {
+        exposed::is_exposed(self.0[PIECE_WORD]).then(|| BodySource {
             address: self.0[PIECE_WORD + 1],
             validity: self.0[PIECE_WORD + 2],
         })
@@ -392,11 +392,11 @@ impl LaneReader {
         self.skip(length);
     }
 
-    /// Claims the body that the line taken last offers; returns where to copy it from. It must be copied or skipped by
+    /// Claims the body that the line taken last exposes; returns where to copy it from. It must be copied or skipped by
     /// [`read_source`](Self::read_source) or [`take`](Self::take), and [`finish`](Self::finish), before the next line is
     /// taken.
     pub fn claim(&self) -> Result<BodyPlace, LaneError> {
-        offer::claim(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD))
+        exposed::claim(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD))
     }
 
     /// Copies a claimed body from the writer's memory.
@@ -415,7 +415,7 @@ impl LaneReader {
     /// Reports that a claimed body of this length was copied from the writer's memory, or is not wanted. The caller then
     /// rings the writer's bell.
     pub fn finish(&mut self, length: usize) {
-        offer::finish(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD));
+        exposed::finish(self.space.line(self.progress.taken.lines - 1).word(PIECE_WORD));
         self.skip(length);
     }
 

@@ -119,7 +119,7 @@ impl LaneReceiver {
             return self.whole(frame, from, sink).map(|()| false);
         }
         if let Some(source) = line.source() {
-            return self.offered(source, frame, from, sink, writer).map(|()| true);
+            return self.exposed(source, frame, from, sink, writer).map(|()| true);
         }
         if !self.is_last && sink.hold(from, &frame) {
             self.held = Some((frame, line));
@@ -130,8 +130,8 @@ impl LaneReceiver {
         self.piece(coming, piece, from, sink)
     }
 
-    /// Takes a frame whose body its writer has offered.
-    fn offered(
+    /// Takes a frame whose body its writer has exposed.
+    fn exposed(
         &mut self,
         source: BodySource,
         frame: MemberFrame,

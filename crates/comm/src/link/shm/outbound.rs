@@ -4,17 +4,17 @@
 use crate::arena::Key;
 use crate::link::Body;
 use crate::memory::Piece;
-use hotlease_fabric::lane::{LaneError, LaneWriter, OfferedBody};
+use hotlease_fabric::lane::{ExposedBody, LaneError, LaneWriter};
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Shortest body that is offered: a shorter one is copied twice in the time of the system call that copies it once.
-const OFFERED_BYTES_MIN: usize = 16 * 1024;
+/// Shortest body that is exposed: a shorter one is copied twice in the time of the system call that copies it once.
+const EXPOSED_BYTES_MIN: usize = 16 * 1024;
 /// Time after which a body that its reader has not begun to copy is copied into the lane: the reader computes, or waits
 /// for this processor.
 const LATE: Duration = Duration::from_micros(20);
-/// Largest number of bodies that are copied into the lane, after a reader that was late, before the next is offered.
+/// Largest number of bodies that are copied into the lane, after a reader that was late, before the next is exposed.
 const COPIES_MAX: u32 = 64;
 
 /// Reason why nothing more can be written to a lane.
@@ -49,20 +49,20 @@ struct LaneSendItem {
 }
 
 /// Body that the reader may copy from its place.
-struct Offer {
-    body: OfferedBody,
+struct ExposedSend {
+    body: ExposedBody,
     piece: Piece,
     send: Key,
 }
 
 pub(super) struct LaneSendQueue {
-    /// Dropped before the memory of the bodies that it offers.
+    /// Dropped before the memory of the bodies that it exposes.
     lane: LaneWriter,
-    offers: VecDeque<Offer>,
+    exposed: VecDeque<ExposedSend>,
     /// Time since which the reader could have copied the first of them.
-    offered_since: Instant,
+    exposed_since: Instant,
     items: VecDeque<LaneSendItem>,
-    /// Number of bodies to copy before the next is offered, now and after the next late reader.
+    /// Number of bodies to copy before the next is exposed, now and after the next late reader.
     copies: u32,
     copies_next: u32,
 }
@@ -72,8 +72,8 @@ impl LaneSendQueue {
         lane.close_descriptor();
         Self {
             lane,
-            offers: VecDeque::new(),
-            offered_since: Instant::now(),
+            exposed: VecDeque::new(),
+            exposed_since: Instant::now(),
             items: VecDeque::new(),
             copies: 0,
             copies_next: 1,
@@ -81,12 +81,12 @@ impl LaneSendQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.offers.is_empty()
+        self.items.is_empty() && self.exposed.is_empty()
     }
 
     /// Whether the other member may copy bodies from their place.
-    pub(super) fn has_offers(&self) -> bool {
-        !self.offers.is_empty()
+    pub(super) fn has_exposed(&self) -> bool {
+        !self.exposed.is_empty()
     }
 
     /// Writes a frame and its body, after the items that wait already; returns whether anything was written.
@@ -95,7 +95,7 @@ impl LaneSendQueue {
         frame: &MemberFrame,
         body: Body<'_>,
         sent: &mut VecDeque<Key>,
-        may_offer: bool,
+        may_expose: bool,
     ) -> Result<bool, LaneStop> {
         let is_first = self.items.is_empty();
         let mut frame = Some(frame.encode());
@@ -123,7 +123,7 @@ impl LaneSendQueue {
                 });
                 // If other items wait, they are written before this item.
                 if is_first {
-                    self.flush(sent, may_offer)
+                    self.flush(sent, may_expose)
                 } else {
                     Ok(false)
                 }
@@ -131,9 +131,9 @@ impl LaneSendQueue {
         }
     }
 
-    /// Writes as much as there is room for; returns whether anything was written. If `may_offer`, the other member may
+    /// Writes as much as there is room for; returns whether anything was written. If `may_expose`, the other member may
     /// copy bodies from their place.
-    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>, may_offer: bool) -> Result<bool, LaneStop> {
+    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>, may_expose: bool) -> Result<bool, LaneStop> {
         let mut any = false;
         while let Some(LaneSendItem { frame, at, body }) = self.items.front_mut() {
             let (was, had_frame) = (*at, frame.is_some());
@@ -144,24 +144,24 @@ impl LaneSendQueue {
                 }
                 LaneBody::Lent { piece, send } => {
                     if let Some(head) = frame
-                        && may_offer
+                        && may_expose
                         && self.copies == 0
-                        && piece.len() >= OFFERED_BYTES_MIN
-                        && self.lane.may_offer(piece.len())
+                        && piece.len() >= EXPOSED_BYTES_MIN
+                        && self.lane.may_expose(piece.len())
                         && let Some(source) = piece.expose(self.lane.key(), self.lane.key_address())
                         && self.lane.is_readable(source, piece.len())
                     {
-                        if let Some(body) = self.lane.offer(head, source, piece.len())? {
+                        if let Some(body) = self.lane.expose(head, source, piece.len())? {
                             let (piece, send) = (piece.clone(), *send);
-                            if self.offers.is_empty() {
-                                self.offered_since = Instant::now();
+                            if self.exposed.is_empty() {
+                                self.exposed_since = Instant::now();
                             }
-                            self.offers.push_back(Offer { body, piece, send });
+                            self.exposed.push_back(ExposedSend { body, piece, send });
                             self.items.pop_front();
                             any = true;
                             continue;
                         }
-                        if !self.offers.is_empty() {
+                        if !self.exposed.is_empty() {
                             // There is room when the reader has copied them.
                             break;
                         }
@@ -188,17 +188,17 @@ impl LaneSendQueue {
         Ok(any)
     }
 
-    /// Notes which offered bodies were copied, and copies those of a late reader into the lane; returns whether there
+    /// Notes which exposed bodies were copied, and copies those of a late reader into the lane; returns whether there
     /// were any. If `is_last`, this thread is about to sleep, so it waits for no reader.
-    pub(super) fn settle_offers(&mut self, sent: &mut VecDeque<Key>, is_last: bool) -> Result<bool, LaneStop> {
+    pub(super) fn settle_exposed(&mut self, sent: &mut VecDeque<Key>, is_last: bool) -> Result<bool, LaneStop> {
         let mut any = false;
-        while let Some(offer) = self.offers.front() {
-            if self.lane.is_copied(&offer.body) {
+        while let Some(first) = self.exposed.front() {
+            if self.lane.is_copied(&first.body) {
                 self.copies_next = 1;
-                self.offered_since = Instant::now();
-            } else if is_last || self.offered_since.elapsed() >= LATE {
-                let withdrawn = offer.piece.read(|bytes| self.lane.withdraw(&offer.body, bytes));
-                if !withdrawn.ok_or(LaneStop::NoMemory { send: offer.send })? {
+                self.exposed_since = Instant::now();
+            } else if is_last || self.exposed_since.elapsed() >= LATE {
+                let withdrawn = first.piece.read(|bytes| self.lane.withdraw(&first.body, bytes));
+                if !withdrawn.ok_or(LaneStop::NoMemory { send: first.send })? {
                     // The reader copies it now.
                     break;
                 }
@@ -208,7 +208,7 @@ impl LaneSendQueue {
                 break;
             }
             any = true;
-            sent.extend(self.offers.pop_front().map(|offer| offer.send));
+            sent.extend(self.exposed.pop_front().map(|first| first.send));
         }
         Ok(any)
     }

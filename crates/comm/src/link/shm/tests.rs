@@ -363,17 +363,17 @@ fn over_lanes() -> (Shm, Shm) {
     (one, other)
 }
 
-fn has_offers(link: &Shm) -> bool {
-    matches!(&link.near[0].out, OutPath::Lane(outbound) if outbound.has_offers())
+fn has_exposed(link: &Shm) -> bool {
+    matches!(&link.near[0].out, OutPath::Lane(outbound) if outbound.has_exposed())
 }
 
 #[test]
 fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() {
     let (mut one, mut other) = over_lanes();
     let mut seen = RecordedEvents::default();
-    // Bodies of a line, of a piece, and of several pieces are not offered, nor is one that is longer than the lane.
+    // Bodies of a line, of a piece, and of several pieces are not exposed, nor is one that is longer than the lane.
     let lengths = [1, 24, 25, 5_000, 17_000, 100_000, 262_144, 1 << 20];
-    let (mut offered, mut late) = (0, 0);
+    let (mut exposed, mut late) = (0, 0);
     for number in 0..800 {
         let body = pattern(number, lengths[number % lengths.len()]);
         let frame = match body.len() as u64 {
@@ -391,16 +391,16 @@ fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() 
                 },
             );
             assert!(
-                !has_offers(&one) || (16_384..=LANE_BYTES).contains(&body.len()),
+                !has_exposed(&one) || (16_384..=LANE_BYTES).contains(&body.len()),
                 "{} bytes",
                 body.len()
             );
-            offered += usize::from(has_offers(&one));
+            exposed += usize::from(has_exposed(&one));
             // A reader that is late: the body goes into the lane, if it fits.
-            if number % 7 == 0 && body.len() < LANE_BYTES && has_offers(&one) {
+            if number % 7 == 0 && body.len() < LANE_BYTES && has_exposed(&one) {
                 until(|| {
                     one.poll(&mut RecordedEvents::default());
-                    !has_offers(&one)
+                    !has_exposed(&one)
                 });
                 late += 1;
             }
@@ -419,7 +419,7 @@ fn long_bodies_arrive_from_their_place_or_over_the_lane_if_the_reader_is_late() 
         });
         assert!(seen.bodies[number] == body, "body {number}");
     }
-    assert!(offered > 100 && late > 10, "{offered} offered, {late} late");
+    assert!(exposed > 100 && late > 10, "{exposed} exposed, {late} late");
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_body_whose_memory_was_taken_back_ends_its_sender_and_is_never_delivered() {
         let piece = TransferMemory::Lent(lent.clone()).whole();
         one.send(1, &eager(1, 100_000), Body::Lent { piece, send: 5 });
     });
-    assert!(has_offers(&one));
+    assert!(has_exposed(&one));
     body.fill(0);
     until(|| {
         other.poll(&mut seen);
@@ -459,7 +459,7 @@ fn a_member_s_last_word_is_read_after_it_was_noted_that_a_body_is_sent() {
     let memory = TransferMemory::of(pattern(1, 100_000));
     let (piece, send) = (memory.whole(), 3);
     one.send(1, &eager(1, 100_000), Body::Lent { piece, send });
-    assert!(has_offers(&one));
+    assert!(has_exposed(&one));
     until(|| other.poll(&mut RecordedEvents::default()));
     other.send(0, &MemberFrame::Goodbye, Body::Borrowed(&[]));
     let mut frames = Vec::new();
@@ -470,15 +470,15 @@ fn a_member_s_last_word_is_read_after_it_was_noted_that_a_body_is_sent() {
 }
 
 #[test]
-fn an_offer_of_memory_that_does_not_exist_ends_its_member() {
+fn exposed_memory_that_does_not_exist_ends_its_member() {
     let (mut link, mut rogue) = rogue();
     let mut seen = RecordedEvents::default();
     let source = BodySource {
         address: 8,
         validity: 8,
     };
-    let offered = rogue.lane.offer(&eager(1, 5_000).encode(), source, 5_000);
-    assert!(matches!(offered, Ok(Some(_))));
+    let exposed = rogue.lane.expose(&eager(1, 5_000).encode(), source, 5_000);
+    assert!(matches!(exposed, Ok(Some(_))));
     until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
     assert_eq!((link.take_lost(), seen.bodies.len()), (Some((1, Loss::Closed)), 0));
 }

@@ -210,17 +210,17 @@ fn only_the_memory_that_was_meant_is_opened() {
     assert!(matches!(open(u32::MAX, CAPACITY, 7), Err(MemoryError::System { .. })));
 }
 
-/// Offers bodies to a reader in the same process, as a member in another process does.
+/// Exposes bodies to a reader in the same process, as a member in another process does.
 #[cfg(not(miri))]
 #[test]
-fn an_offered_body_is_read_while_it_is_valid_or_taken_from_the_lane() {
+fn an_exposed_body_is_read_while_it_is_valid_or_taken_from_the_lane() {
     let key = 7;
     let mut writer = LaneWriter::create(CAPACITY, key).expect("memory");
     let descriptor = writer.descriptor().expect("it is open");
-    assert!(!writer.may_offer(100), "no reader has said that it can read");
+    assert!(!writer.may_expose(100), "no reader has said that it can read");
     let mut reader = LaneReader::open(std::process::id(), descriptor, CAPACITY, key).expect("it is there");
-    assert!(writer.may_offer(100) && writer.may_offer(CAPACITY));
-    assert!(!writer.may_offer(INLINE_BYTES) && !writer.may_offer(CAPACITY + 1));
+    assert!(writer.may_expose(100) && writer.may_expose(CAPACITY));
+    assert!(!writer.may_expose(INLINE_BYTES) && !writer.may_expose(CAPACITY + 1));
 
     let body = pattern(1, 100);
     let valid = AtomicU64::new(key);
@@ -230,29 +230,29 @@ fn an_offered_body_is_read_while_it_is_valid_or_taken_from_the_lane() {
     };
     assert!(writer.is_readable(source, body.len()));
     assert!(!writer.is_readable(BodySource { address: 8, ..source }, body.len()));
-    let offer = |writer: &mut LaneWriter, reader: &mut LaneReader| {
-        let offered = writer.offer(&head(100, 0), source, 100).expect("it is well");
+    let expose = |writer: &mut LaneWriter, reader: &mut LaneReader| {
+        let exposed = writer.expose(&head(100, 0), source, 100).expect("it is well");
         assert_eq!(reader.next_line().expect("a line").source(), Some(source));
-        offered.expect("there is room")
+        exposed.expect("there is room")
     };
     let mut into = vec![0; 100];
 
-    let offered = offer(&mut writer, &mut reader);
+    let exposed = expose(&mut writer, &mut reader);
     assert_eq!(reader.claim(), Ok(BodyPlace::Source));
     assert_eq!(reader.read_source(source, &mut into), Ok(()));
-    assert!(into == body && !writer.is_copied(&offered));
-    assert!(!writer.withdraw(&offered, &body), "it is claimed");
+    assert!(into == body && !writer.is_copied(&exposed));
+    assert!(!writer.withdraw(&exposed, &body), "it is claimed");
     reader.finish(100);
-    assert!(writer.is_copied(&offered));
+    assert!(writer.is_copied(&exposed));
 
-    let offered = offer(&mut writer, &mut reader);
-    assert!(writer.withdraw(&offered, &body));
+    let exposed = expose(&mut writer, &mut reader);
+    assert!(writer.withdraw(&exposed, &body));
     assert_eq!(reader.claim(), Ok(BodyPlace::Lane));
     into.fill(0);
     reader.take(&mut into);
     assert!(into == body);
 
-    offer(&mut writer, &mut reader);
+    expose(&mut writer, &mut reader);
     assert_eq!(reader.claim(), Ok(BodyPlace::Source));
     valid.store(0, Ordering::Relaxed);
     assert_eq!(reader.read_source(source, &mut into), Err(SourceLost));

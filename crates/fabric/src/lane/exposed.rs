@@ -1,37 +1,34 @@
 //! Bodies that stay in the writer's memory: the line of such a body says where the body is, and the reader copies it
 //! straight from the writer's process (`process_vm_readv`), so each byte is copied once. If the reader is late, the
-//! writer withdraws the offer and copies the body into the lane, so that a send does not wait for a reader that
+//! writer withdraws it and copies it into the lane, so that a send does not wait for a reader that
 //! computes. One word of the line decides between the two:
 //!
 //! ```text
 //!  writer                                        reader
-//!  OFFERED (published with the line)
-//!                                                OFFERED -> CLAIMED; copies from the writer's memory
+//!  EXPOSED (published with the line)
+//!                                                EXPOSED -> CLAIMED; copies from the writer's memory
 //!                                                CLAIMED -> DONE
 //!  copies the body into the lane
-//!  OFFERED -> WITHDRAWN                          sees WITHDRAWN; copies from the lane
+//!  EXPOSED -> WITHDRAWN                          sees WITHDRAWN; copies from the lane
 //! ```
 
 use super::LaneError;
 use crate::atomics::{AtomicU64, Ordering};
 
-// Lengths of pieces, which other lines have in this place, are much smaller than these numbers.
-const OFFERED: u64 = u64::MAX;
+/// Word of a line whose body is exposed. Lengths of pieces, which other lines have in this place, are much smaller than
+/// these numbers.
+pub(super) const EXPOSED: u64 = u64::MAX;
 const CLAIMED: u64 = u64::MAX - 1;
 const DONE: u64 = u64::MAX - 2;
 const WITHDRAWN: u64 = u64::MAX - 3;
 
-/// Word of a line for a new offer.
+/// Whether a word is that of an exposed body, in any state.
 #[cfg(not(loom))]
-pub(super) const NEW_OFFER: u64 = OFFERED;
-
-/// Whether a word is that of an offer, in any state.
-#[cfg(not(loom))]
-pub(super) fn is_offer(word: u64) -> bool {
+pub(super) fn is_exposed(word: u64) -> bool {
     word >= WITHDRAWN
 }
 
-/// Place from which the reader copies an offered body.
+/// Place from which the reader copies an exposed body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyPlace {
     /// The writer's memory. The writer changes it only after [`finish`].
@@ -40,10 +37,10 @@ pub enum BodyPlace {
     Lane,
 }
 
-/// Claims the body for the reader, unless the writer has withdrawn its offer. Fails if there is no such offer.
+/// Claims the body for the reader, unless the writer has withdrawn it. Fails if the body is not exposed.
 pub(super) fn claim(word: &AtomicU64) -> Result<BodyPlace, LaneError> {
     // Acquire pairs with the release in `withdraw`: the reader sees the bytes that the writer has copied into the lane.
-    match word.compare_exchange(OFFERED, CLAIMED, Ordering::AcqRel, Ordering::Acquire) {
+    match word.compare_exchange(EXPOSED, CLAIMED, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(BodyPlace::Source),
         Err(WITHDRAWN) => Ok(BodyPlace::Lane),
         Err(_) => Err(LaneError),
@@ -59,12 +56,12 @@ pub(super) fn finish(word: &AtomicU64) {
 /// Whether the reader has not claimed the body yet.
 #[cfg(not(loom))]
 pub(super) fn is_open(word: &AtomicU64) -> bool {
-    word.load(Ordering::Relaxed) == OFFERED
+    word.load(Ordering::Relaxed) == EXPOSED
 }
 
-/// Withdraws an offer whose body the writer has copied into the lane; returns `false` if the reader has claimed it.
+/// Withdraws a body that the writer has copied into the lane; returns `false` if the reader has claimed it.
 pub(super) fn withdraw(word: &AtomicU64) -> bool {
-    word.compare_exchange(OFFERED, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire)
+    word.compare_exchange(EXPOSED, WITHDRAWN, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()
 }
 
@@ -80,24 +77,24 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// Offer whose source and whose copy in the lane are one cell each.
-    struct Offer {
+    /// Exposed body: its source and its copy in the lane are one cell each.
+    struct ExposedCell {
         word: AtomicU64,
         source: UnsafeCell<u64>,
         lane: UnsafeCell<u64>,
     }
     // SAFETY: the test checks that accesses do not overlap: loom fails if both threads use a cell at once.
-    unsafe impl Sync for Offer {}
+    unsafe impl Sync for ExposedCell {}
 
     #[test]
     fn the_reader_copies_from_the_source_or_from_the_lane_and_never_while_it_is_written() {
         loom::model(|| {
-            let offer = Arc::new(Offer {
-                word: AtomicU64::new(OFFERED),
+            let exposed = Arc::new(ExposedCell {
+                word: AtomicU64::new(EXPOSED),
                 source: UnsafeCell::new(7),
                 lane: UnsafeCell::new(0),
             });
-            let theirs = offer.clone();
+            let theirs = exposed.clone();
             let reader = loom::thread::spawn(move || match claim(&theirs.word) {
                 Ok(BodyPlace::Source) => {
                     // SAFETY: the protocol under test.
@@ -110,15 +107,15 @@ mod loom_tests {
                 Err(LaneError) => 0,
             });
             // SAFETY: the protocol under test.
-            offer.lane.with_mut(|cell| unsafe { *cell = 7 });
-            if !withdraw(&offer.word) {
-                while !is_done(&offer.word) {
+            exposed.lane.with_mut(|cell| unsafe { *cell = 7 });
+            if !withdraw(&exposed.word) {
+                while !is_done(&exposed.word) {
                     loom::thread::yield_now();
                 }
             }
             // The send has ended: its memory is the program's again.
             // SAFETY: the protocol under test.
-            offer.source.with_mut(|cell| unsafe { *cell = 9 });
+            exposed.source.with_mut(|cell| unsafe { *cell = 9 });
             assert_eq!(reader.join().unwrap(), 7);
         });
     }
@@ -129,18 +126,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_claimed_once_and_only_if_it_is_offered() {
-        let word = AtomicU64::new(OFFERED);
-        assert!(is_offer(OFFERED) && is_offer(WITHDRAWN) && !is_offer(1 << 20) && is_open(&word));
+    fn a_body_is_claimed_once_and_only_if_it_is_exposed() {
+        let word = AtomicU64::new(EXPOSED);
+        assert!(is_exposed(EXPOSED) && is_exposed(WITHDRAWN) && !is_exposed(1 << 20) && is_open(&word));
         assert_eq!(claim(&word), Ok(BodyPlace::Source));
         assert!(!withdraw(&word) && !is_done(&word) && !is_open(&word));
         assert_eq!(claim(&word), Err(LaneError), "it was claimed before");
         finish(&word);
         assert!(is_done(&word) && !withdraw(&word));
         assert_eq!(claim(&word), Err(LaneError));
-        let word = AtomicU64::new(OFFERED);
+        let word = AtomicU64::new(EXPOSED);
         assert!(withdraw(&word) && !withdraw(&word));
         assert_eq!(claim(&word), Ok(BodyPlace::Lane));
-        assert_eq!(claim(&AtomicU64::new(100)), Err(LaneError), "a piece is no offer");
+        assert_eq!(claim(&AtomicU64::new(100)), Err(LaneError), "a piece is not exposed");
     }
 }
