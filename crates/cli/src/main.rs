@@ -123,3 +123,14 @@ fn main() -> ExitCode {
         Err(error) => exit::report(&error, json),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_arguments_of_a_command_have_the_same_name() {
+        let repeated = hotlease_terminal::arguments::repeated_names(&Cli::command());
+        assert!(repeated.is_empty(), "{repeated:?}");
+    }
+}

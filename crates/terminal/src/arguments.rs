@@ -1,7 +1,7 @@
 //! Arguments of sandboxes: container runtime and virtual machines.
 
 use crate::quantity;
-use clap::Args;
+use clap::{Args, Command};
 use hotlease_sandbox::{Container, Machine};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -45,28 +45,42 @@ impl ContainerArgs {
     }
 }
 
-/// Kernel and memory of virtual machines.
+/// Names that several arguments of a command have, or of one of its subcommands: for tests. clap identifies arguments by
+/// the names of their fields, and notices repeated names only in debug builds.
+pub fn repeated_names(command: &Command) -> Vec<String> {
+    let mut names: Vec<&str> = command
+        .get_arguments()
+        .map(|argument| argument.get_id().as_str())
+        .collect();
+    names.sort_unstable();
+    let repeated = names.windows(2).filter(|pair| pair[0] == pair[1]);
+    let own = repeated.map(|pair| format!("{}: {}", command.get_name(), pair[0]));
+    own.chain(command.get_subcommands().flat_map(repeated_names)).collect()
+}
+
+/// Kernel and memory of virtual machines. The fields have long names because clap identifies arguments by them: of two
+/// arguments of one name, a command would see only one.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct MachineArgs {
     /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that can read files of its
     /// host]
-    #[arg(long = "sandbox-kernel", value_name = "PATH")]
-    kernel: Option<PathBuf>,
+    #[arg(long, value_name = "PATH")]
+    sandbox_kernel: Option<PathBuf>,
     /// Memory of each virtual machine, of which 96 MiB are not available to its worker; allocated as it is used
-    #[arg(long = "sandbox-machine-memory", value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
-    memory: usize,
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
+    sandbox_machine_memory: usize,
     /// Make virtual machines without hardware support: slow, and no security boundary; for trials only
-    #[arg(long = "sandbox-emulated")]
-    emulated: bool,
+    #[arg(long)]
+    sandbox_emulated: bool,
 }
 
 impl MachineArgs {
     /// Virtual machines, for a launcher of sandboxes.
     pub fn machine(&self) -> Machine {
         Machine {
-            kernel: self.kernel.as_deref().map(absolute),
-            emulated: self.emulated,
-            memory_bytes: self.memory as u64,
+            kernel: self.sandbox_kernel.as_deref().map(absolute),
+            emulated: self.sandbox_emulated,
+            memory_bytes: self.sandbox_machine_memory as u64,
         }
     }
 }
