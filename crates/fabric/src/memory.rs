@@ -76,7 +76,7 @@ fn advice(source: Errno) -> &'static str {
 
 const RESIZE_SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 
-fn system(step: &'static str, size_bytes: u64) -> impl FnOnce(Errno) -> MemoryError {
+pub(crate) fn system(step: &'static str, size_bytes: u64) -> impl FnOnce(Errno) -> MemoryError {
     move |source| MemoryError::System {
         step,
         size_bytes,

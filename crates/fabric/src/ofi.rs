@@ -88,6 +88,7 @@ mod peer_state;
 mod port;
 mod port_state;
 pub mod providers;
+mod remote_block;
 mod ring;
 mod signal_handlers;
 mod sleep;
@@ -100,6 +101,7 @@ pub use library::Libfabric;
 pub use messenger::Messenger;
 pub use port::{Access, Port, PortOptions, PortPeer, PortResources};
 pub use providers::{Provider, providers};
+pub use remote_block::RemoteBlock;
 pub use ring::{NearEnd, OfiRing};
 pub use transfer::{Registration, TransferSpans};
 

@@ -96,6 +96,8 @@ pub struct TransferSpans<'a> {
 enum Direction {
     Read,
     Write,
+    /// As `Write`, but the peer's memory has the bytes when the operation is complete.
+    WriteDelivered,
 }
 
 impl Port {
@@ -143,6 +145,16 @@ impl Port {
     /// published to the same peer after the return arrives only when the bytes are in place.
     pub fn write(&self, peer: &PortPeer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
+    }
+
+    /// As [`write`](Self::write), but the peer's memory has the bytes when this returns.
+    pub fn write_delivered(
+        &self,
+        peer: &PortPeer,
+        spans: &[TransferSpans<'_>],
+        timeout: Duration,
+    ) -> Result<(), OfiError> {
+        self.transfer(peer, spans, timeout, Direction::WriteDelivered)
     }
 
     fn transfer(
@@ -250,8 +262,8 @@ impl Port {
                 Direction::Read => state
                     .endpoint
                     .read(start, length, local.descriptor, address, remote, key, context),
-                Direction::Write => {
-                    let delivered = !self.ordered;
+                Direction::Write | Direction::WriteDelivered => {
+                    let delivered = !self.ordered || direction == Direction::WriteDelivered;
                     state.endpoint.write(
                         start,
                         length,
@@ -286,7 +298,7 @@ fn pieces<'a>(spans: &'a [TransferSpans<'a>], chunk: u64) -> impl Iterator<Item 
     })
 }
 
-fn check_bounds(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {
+pub(super) fn check_bounds(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {
     match offset.checked_add(length) {
         Some(end) if end <= size => Ok(()),
         _ => Err(OfiError::OutOfBounds {
