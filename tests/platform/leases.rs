@@ -5,6 +5,7 @@ mod clients;
 mod direct;
 mod gpus;
 mod hints;
+mod memory;
 mod moves;
 mod offers;
 mod parts;

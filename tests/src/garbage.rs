@@ -60,5 +60,7 @@ pub fn connection_requests() -> Vec<Vec<u8>> {
             size_bytes: 4096,
         }),
         encode(&ConnectionRequest::Deregister { region: RegionId(1) }),
+        encode(&ConnectionRequest::Memory),
+        encode(&ConnectionRequest::ShareMemory),
     ]
 }

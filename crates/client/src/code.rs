@@ -84,6 +84,18 @@ impl Code {
         }))
     }
 
+    /// No library, for leases of memory alone: their workers load nothing.
+    pub(crate) fn none() -> Self {
+        Self(Arc::new(Inner {
+            name: "no library".into(),
+            hash: CodeHash::of(&[]),
+            functions: Vec::new(),
+            state: None,
+            bytes: Vec::new(),
+            sealed: Mutex::new(None),
+        }))
+    }
+
     /// Whether this is the library that Python workers have from the beginning.
     pub(crate) fn is_python(&self) -> bool {
         self.0.hash == python::library()

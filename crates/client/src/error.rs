@@ -227,6 +227,12 @@ pub enum Error {
         /// Error of the system.
         source: Arc<io::Error>,
     },
+    /// Remote memory was taken back, or its node is gone: the bytes are lost, for good.
+    #[error("the remote memory is lost: {why}; its bytes are gone: allocate another, and write them again")]
+    MemoryLost {
+        /// Reason of the loss.
+        why: String,
+    },
     /// This process cannot allocate or map memory.
     #[error("{0}")]
     Memory(Arc<MemoryError>),

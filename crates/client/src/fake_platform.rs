@@ -371,6 +371,9 @@ impl FakeWorker {
                 }
                 ConnectionRequest::RegisterFabric { region, .. } => self.learn(region.0),
                 ConnectionRequest::Seat { .. } => {}
+                ConnectionRequest::Memory | ConnectionRequest::ShareMemory | ConnectionRequest::LinkMemory { .. } => {
+                    panic!("this worker has no memory block")
+                }
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }

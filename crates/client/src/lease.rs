@@ -1,6 +1,7 @@
 //! Leases: how they are asked for, taken, used, replaced when they are lost, and released.
 
 pub(crate) mod acquire;
+mod cold_phases;
 mod direct;
 mod held;
 mod holders;
@@ -12,7 +13,7 @@ mod unattached;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use held::ColdPhases;
+pub use cold_phases::ColdPhases;
 pub(crate) use held::Lease;
 pub(crate) use plan::LeasePlan;
 

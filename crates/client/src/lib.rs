@@ -21,6 +21,7 @@
 //!   [`Function::invoke_buffer`] without copying.
 //! - [`Invocation`] — a call in flight: wait for it or `.await` it.
 //! - [`Buffer`] — registered memory for large data.
+//! - [`RemoteMemory`] — memory of other nodes, read and written without a core there.
 //! - [`Model`] — cost of calls, and how many tasks to send so that the caller never waits.
 //! - [`Error`] — what went wrong, whether the function ran, and what to do next.
 //!
@@ -48,6 +49,7 @@ mod lease;
 mod model;
 mod offer;
 mod options;
+mod remote_memory;
 mod retry;
 mod seats;
 mod session;
@@ -70,6 +72,7 @@ pub use offer::{Invitation, Offer};
 pub use options::python::Python;
 pub use options::reach::{Directory, Reach};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
+pub use remote_memory::{MemoryOptions, MemoryTransfer, RemoteMemory};
 pub use seats::SeatedWorkers;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};

@@ -16,7 +16,7 @@ use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
     ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
-    RING_DEPTH_MAX,
+    RING_DEPTH_MAX, SLOTS_MAX,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -267,8 +267,18 @@ impl LeaseOptions {
         }
     }
 
-    /// Refuses options that no agent could grant, before any request is sent.
+    /// Refuses options of workers that no agent could grant, before any request is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.slots {
+            0 => Err(Error::Options {
+                what: format!("slots must be 1 to {SLOTS_MAX}, not 0: memory alone is leased by RemoteMemory"),
+            }),
+            _ => self.check_lease(),
+        }
+    }
+
+    /// Refuses options that no agent could grant.
+    pub(crate) fn check_lease(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
         let request = self.request(self.workers, String::new());
         // A time to live of 0 is refused here, because in a request 0 stands for the site's default.

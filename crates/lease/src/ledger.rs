@@ -35,7 +35,8 @@ const DRIFT: u128 = 1000;
 /// 1970).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
-    /// Number of slots granted; for a lease on shared cores, the number of cores on which it was placed.
+    /// Number of slots granted; for a lease on shared cores, the number of cores on which it was placed; 0 for a lease
+    /// of memory alone.
     pub slots: u32,
     /// Number of slots that may compute at the same time, if it is more than `slots`: the agent may later spread the
     /// workers of a lease over more shared cores than at its grant.
@@ -49,9 +50,25 @@ pub struct Account {
 }
 
 impl Account {
-    /// Largest possible allocation until `now_ms`, slots times nanoseconds.
+    /// Largest possible allocation until `now_ms`, slots times nanoseconds; for a lease of memory alone, nanoseconds.
     pub fn limit_ns(&self, now_ms: u64) -> u64 {
-        self.time_of(self.slots, now_ms)
+        match self.is_memory_alone() {
+            true => self.time_of(1, now_ms),
+            false => self.time_of(self.slots, now_ms),
+        }
+    }
+
+    /// Whether the lease is one of memory alone. The allocated time of such a lease is the time for which it is held.
+    fn is_memory_alone(&self) -> bool {
+        self.slots == 0 && self.memory_bytes > 0
+    }
+
+    /// The part of `usage` that is usage of cores: none of it for a lease of memory alone.
+    pub fn core_usage(&self, usage: UsageTotals) -> UsageTotals {
+        match self.is_memory_alone() {
+            true => UsageTotals::default(),
+            false => usage,
+        }
     }
 
     /// Largest possible polling and computing until `now_ms`, slots times nanoseconds.

@@ -6,7 +6,9 @@
 use hotlease_wire::Rejection;
 use hotlease_wire::control::PollingPolicy;
 use hotlease_wire::ids::AgentId;
-use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, STATE_NAME_BYTES_MAX, WORKERS_MAX};
+use hotlease_wire::limits::{
+    GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, MEMORY_BLOCK_BYTES_MAX, SLOTS_MAX, STATE_NAME_BYTES_MAX, WORKERS_MAX,
+};
 use hotlease_wire::state::is_state_name;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -83,9 +85,9 @@ pub struct LeaseRequest {
 pub struct LeaseSpec {
     /// Number of worker processes.
     pub workers: u32,
-    /// Slots of each worker.
+    /// Slots of each worker; 0 means memory alone: each worker is a memory server.
     pub slots_per_worker: u32,
-    /// Memory of each worker, bytes; 0 means no limit.
+    /// Memory of each worker, bytes; 0 means no limit. For a memory server: size of its memory block.
     pub memory_bytes: u64,
     /// GPUs of each worker.
     pub gpus: u32,
@@ -157,7 +159,9 @@ impl LeaseRequest {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return bad(format!("workers must be 1 to {WORKERS_MAX}, not {workers}"));
         }
-        if !(1..=SLOTS_MAX).contains(&slots) {
+        if self.spec.is_memory_alone() {
+            self.check_memory_alone()?;
+        } else if !(1..=SLOTS_MAX).contains(&slots) {
             return bad(format!("slots must be 1 to {SLOTS_MAX}, not {slots}"));
         }
         if gpus > GPUS_PER_WORKER_MAX {
@@ -199,6 +203,24 @@ impl LeaseRequest {
             if text.chars().any(char::is_control) {
                 return bad(format!("{name} must not hold control characters"));
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses a request for memory alone that asks for something that only slots have.
+    fn check_memory_alone(&self) -> Result<(), Rejection> {
+        let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
+        if self.spec.gpus > 0 {
+            return bad("gpus needs slots: a lease of memory alone has none");
+        }
+        if self.spec.sharing == CoreUse::Shared {
+            return bad("sharing must be exclusive for a lease of memory alone, which has no cores to share");
+        }
+        if self.spec.memory_bytes > MEMORY_BLOCK_BYTES_MAX {
+            return bad(&format!(
+                "memory must be at most {MEMORY_BLOCK_BYTES_MAX} bytes on each node, not {}",
+                self.spec.memory_bytes
+            ));
         }
         Ok(())
     }
@@ -283,6 +305,11 @@ impl LeaseSpec {
             gpus: 0,
             sharing: CoreUse::Exclusive(PollingPolicy::Adaptive),
         }
+    }
+
+    /// Whether the lease is one of memory alone: its workers are memory servers, which have no cores.
+    pub fn is_memory_alone(&self) -> bool {
+        self.slots_per_worker == 0 && self.memory_bytes > 0
     }
 
     /// The same resources for another number of workers.

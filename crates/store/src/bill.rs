@@ -130,7 +130,7 @@ impl<'a> Biller<'a> {
             line.label.clone_from(&row.label);
         }
         line.leases += 1;
-        line.usage = sum(line.usage, difference(until, from));
+        line.usage = sum(line.usage, row.account.core_usage(difference(until, from)));
         line.memory_mib_ms = line.memory_mib_ms.saturating_add(memory).min(TOTAL_MAX);
         Ok(())
     }

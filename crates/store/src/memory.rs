@@ -166,7 +166,7 @@ impl MemoryState {
             } = folded.standing;
             if !disputed {
                 let (total, memory) = self.folded.entry(tenant).or_default();
-                *total = sum(*total, usage);
+                *total = sum(*total, account.core_usage(usage));
                 *memory = memory.saturating_add(account.memory_mib_ms(usage)).min(TOTAL_MAX);
             }
         }

@@ -14,6 +14,9 @@
 //! OpenFabric{slot, reply ring}      ───────► a request ring, open to the client's port
 //!                                   ◄─────── OpenedFabric{generation, request ring}
 //! ```
+//!
+//! A memory server, which is a worker without slots, serves its memory block instead. Its client reads and writes the
+//! block itself, on the node through the block's descriptor (`ShareMemory`), between hosts by RMA (`LinkMemory`).
 
 use crate::comm::seat::Seat;
 use crate::fabric::{PortAddress, RemoteMemory, RingDescription};
@@ -97,6 +100,23 @@ pub enum ConnectionRequest {
         /// The slot's seat in the gang.
         seat: Seat,
     },
+    /// Asks how much of the memory block is reserved. Answer: [`ConnectionReply::Memory`]. This request and the next two
+    /// are for memory servers only, and only for the lease's holder.
+    Memory,
+    /// Asks for the descriptor of the memory block, whose pages are all reserved. Answer: [`ConnectionReply::Done`]
+    /// with one descriptor.
+    ShareMemory,
+    /// Registers the memory block, whose pages are all reserved, for RMA, and exchanges the addresses of a port of the
+    /// memory server and a port of the client. Answer: [`ConnectionReply::MemoryLinked`]; refused if the memory server
+    /// cannot use the provider.
+    LinkMemory {
+        /// The client's port.
+        port: PortAddress,
+        /// Key of the link, drawn at random; probes over the fabric must carry it.
+        key: u64,
+        /// Address at which the client reaches the memory server's host.
+        host: Option<IpAddr>,
+    },
 }
 
 /// Reply of the worker.
@@ -118,6 +138,20 @@ pub enum ConnectionReply {
         generation: u32,
         /// The worker's end: the request ring.
         end: RingDescription,
+    },
+    /// Reply to `Memory`. The block can be used once all its bytes are reserved.
+    Memory {
+        /// Size of the block.
+        size_bytes: u64,
+        /// Bytes that are reserved so far.
+        reserved_bytes: u64,
+    },
+    /// Reply to `LinkMemory`.
+    MemoryLinked {
+        /// The memory server's port.
+        port: PortAddress,
+        /// The block, as the client's RMA names it.
+        memory: RemoteMemory,
     },
     /// The request was carried out.
     Done,

@@ -39,13 +39,13 @@ pub struct LentSlots {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerOrder {
     /// Assigns the worker to a lease; once in its life. Descriptors: the usage block and, if the core is shared, the
-    /// file of claims.
+    /// file of claims. A memory server has no cores; its second descriptor is the memory block.
     Configure {
         /// The lease.
         lease: LeaseId,
         /// Epoch of the worker; frames of any other epoch are refused.
         epoch: Epoch,
-        /// Cores: one slot for each, pinned to it.
+        /// Cores: one slot for each, pinned to it. Empty for a memory server.
         cores: Vec<u32>,
         /// Waiting policy of the slots.
         polling: PollingPolicy,
@@ -53,7 +53,8 @@ pub enum WorkerOrder {
         hot_budget_ns: u64,
         /// Ticks per second of the node's time-stamp counter, measured by the agent.
         tick_hz: u64,
-        /// Limit on private memory beyond the worker's own needs, bytes; 0: none.
+        /// Limit on private memory beyond the worker's own needs, bytes; 0: none. For a memory server: size of the
+        /// memory block.
         memory_bytes: u64,
         /// Tenant that holds the lease; passed to functions.
         tenant: String,

@@ -81,9 +81,11 @@ pub const VARIABLES_MAX: usize = 256;
 pub const VARIABLES_BYTES_MAX: usize = 64 * 1024;
 /// Longest token of an operator's order, bytes.
 pub const ORDER_TOKEN_BYTES_MAX: usize = 128;
+/// Largest memory block, bytes: 16 TiB.
+pub const MEMORY_BLOCK_BYTES_MAX: u64 = 16 << 40;
 /// Longest label of a lease, bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Largest seat, bytes: a name, an address and a secret.
 pub const SEAT_BYTES_MAX: usize = 1024;
 /// Version of the session, control and connection protocols; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;

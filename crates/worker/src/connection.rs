@@ -6,6 +6,7 @@
 use crate::function::arguments::{ClientRegion, Regions, SlotChannel};
 use crate::host::set_reached_at;
 use crate::lease::WorkerLease;
+use crate::memory_server::MemoryServer;
 use crate::slot::mailbox::{ConnectionId, SlotMessage};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
@@ -30,6 +31,8 @@ use std::sync::Arc;
 const REQUESTS_PER_TURN: usize = 16;
 /// Largest number of links of one connection: a client tries a few providers for each slot.
 const LINKS_MAX: usize = 4096;
+/// Largest number of links of one connection to a memory block: a client tries a few providers.
+const MEMORY_LINKS_MAX: usize = 64;
 
 /// One client's connection.
 pub struct ClientConnection {
@@ -43,6 +46,8 @@ pub struct ClientConnection {
     lent: Option<LentSlots>,
     /// Links by key: the slot of the link, and its peer (the client's port, as registered with the slot's port).
     links: BTreeMap<u64, (SlotIndex, Arc<PortPeer>)>,
+    /// Peers of the memory block's ports: this client's ports.
+    memory_links: Vec<PortPeer>,
 }
 
 /// A reply with its descriptors, or a rejection.
@@ -59,6 +64,7 @@ impl ClientConnection {
             channels: Vec::new(),
             lent,
             links: BTreeMap::new(),
+            memory_links: Vec::new(),
         })
     }
 
@@ -104,6 +110,9 @@ impl ClientConnection {
                     self.add_region(lease, region, memory.size, || Ok(ClientRegion::Fabric(memory)))
                 }
                 ConnectionRequest::Seat { slot, seat } => self.seat(lease, slot, seat),
+                ConnectionRequest::Memory => self.memory_state(lease),
+                ConnectionRequest::ShareMemory => self.share_memory(lease),
+                ConnectionRequest::LinkMemory { port, key, host } => self.link_memory(lease, &port, key, host),
             };
             let (reply, fds) = answered.unwrap_or_else(|refusal| (ConnectionReply::Refused(refusal), Vec::new()));
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -121,6 +130,7 @@ impl ClientConnection {
         for (_, peer) in self.links.values() {
             peer.give_up();
         }
+        self.memory_links.iter().for_each(PortPeer::give_up);
         for slot in self.channels {
             lease.channels[slot] -= 1;
         }
@@ -251,6 +261,46 @@ impl ClientConnection {
         let mailbox = mailbox.ok_or(Rejection::UnknownSlot { index: slot.0, slots })?;
         mailbox.put(SlotMessage::Seat(Box::new(seat)));
         Ok((ConnectionReply::Done, Vec::new()))
+    }
+
+    /// The memory server, if the worker is one and this client holds its lease.
+    fn memory_server<'l>(&self, lease: &'l mut WorkerLease) -> Result<&'l mut MemoryServer, Rejection> {
+        if self.is_peer() {
+            return Err(Rejection::NotPermitted {
+                what: "only the holder of a lease can use its memory block".into(),
+            });
+        }
+        let none = || bad_request("this worker has slots, and no memory block".into());
+        lease.memory.as_mut().ok_or_else(none)
+    }
+
+    fn memory_state(&self, lease: &mut WorkerLease) -> ReplyResult {
+        let (size_bytes, reserved_bytes) = self.memory_server(lease)?.progress()?;
+        let reply = ConnectionReply::Memory {
+            size_bytes,
+            reserved_bytes,
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    fn share_memory(&self, lease: &mut WorkerLease) -> ReplyResult {
+        let block = self.memory_server(lease)?.share()?;
+        Ok((ConnectionReply::Done, vec![block]))
+    }
+
+    fn link_memory(
+        &mut self,
+        lease: &mut WorkerLease,
+        client: &PortAddress,
+        key: u64,
+        host: Option<IpAddr>,
+    ) -> ReplyResult {
+        if self.memory_links.len() >= MEMORY_LINKS_MAX {
+            return Err(too_many("links", MEMORY_LINKS_MAX as u64));
+        }
+        let (port, memory, peer) = self.memory_server(lease)?.link(client, key, host)?;
+        self.memory_links.push(peer);
+        Ok((ConnectionReply::MemoryLinked { port, memory }, Vec::new()))
     }
 
     fn register(&mut self, lease: &WorkerLease, region: RegionId, size_bytes: u64, fds: Vec<OwnedFd>) -> ReplyResult {

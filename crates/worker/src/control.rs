@@ -4,6 +4,7 @@ use crate::connection::ClientConnection;
 use crate::crash;
 use crate::host;
 use crate::lease::WorkerLease;
+use crate::memory_server::MemoryServer;
 use crate::ports::SlotPorts;
 use crate::program::{STACK_BYTES, SlotThreads, WorkerProgram, spawn};
 use crate::shared_place::{SharedPlace, only};
@@ -181,12 +182,13 @@ fn execute(
     Ok(())
 }
 
-/// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if the core is shared.
+/// Makes the slots of a lease, each pinned to its core, or a memory server if there are no cores. `second`: the file of
+/// claims, if the core is shared, or the memory block.
 fn configure(
     program: &WorkerProgram,
     order: WorkerOrder,
     usage: OwnedFd,
-    claim: Option<OwnedFd>,
+    second: Option<OwnedFd>,
 ) -> Result<WorkerLease, String> {
     let WorkerOrder::Configure {
         epoch,
@@ -203,19 +205,26 @@ fn configure(
     else {
         return Err("not an assignment".into());
     };
-    if cores.is_empty() || cores.len() > SLOTS_MAX as usize {
-        return Err(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", cores.len()));
+    if cores.len() > SLOTS_MAX as usize {
+        return Err(format!("a worker has at most {SLOTS_MAX} slots, not {}", cores.len()));
     }
     let slots = cores.len() as u16;
     let hosted = matches!(program.threads, SlotThreads::Handed(_));
-    if hosted && slots > 1 {
+    if hosted && slots != 1 {
         return Err(format!("a worker of this kind has one slot, not {slots}"));
     }
     let usage = UsageBlock::attach(usage, slots).map_err(|error| error.to_string())?;
     usage.set_clock(tick_hz);
     let usage = Arc::new(usage);
     crash::set_usage_block(usage.clone());
+    let (memory, claim) = match (slots, second) {
+        (0, Some(block)) => (Some(MemoryServer::start(block, memory_bytes)?), None),
+        (0, None) => return Err("the order came without a memory block".into()),
+        (_, claim) => (None, claim),
+    };
     match program.remote_worker {
+        // A memory server runs no code of its tenant.
+        None if memory.is_some() => {}
         None => limit_memory(memory_bytes, slots, hosted)?,
         Some(there) => there.assign(Assignment {
             epoch,
@@ -293,6 +302,7 @@ fn configure(
         channels: vec![0; mailboxes.len()],
         fabrics: SlotPorts::new(mailboxes.len(), idle::needs_wait_descriptor(polling, hot_budget_ns)),
         slots: mailboxes,
+        memory,
         place,
         functions: program.functions.clone(),
         keeper: program.state.map(StateKeeper::Program),

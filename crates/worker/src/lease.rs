@@ -1,6 +1,7 @@
 //! The worker's lease: state of a worker that is assigned to a lease.
 
 use crate::function::library::FunctionTable;
+use crate::memory_server::MemoryServer;
 use crate::ports::SlotPorts;
 use crate::shared_place::SharedPlace;
 use crate::slot::mailbox::Mailbox;
@@ -9,8 +10,10 @@ use std::sync::Arc;
 
 /// State of the worker once it is assigned to a lease.
 pub struct WorkerLease {
-    /// The slots' mailboxes.
+    /// The slots' mailboxes; empty in a memory server.
     pub slots: Vec<Arc<Mailbox>>,
+    /// The memory block, if the worker is a memory server.
+    pub memory: Option<MemoryServer>,
     /// Number of open channels of each slot, of all clients together.
     pub channels: Vec<usize>,
     /// The slots' ports.

@@ -21,6 +21,7 @@
 //! | `slot/sleep` | sleeping on ports |
 //! | `slot/idle` | idle policy: how long a slot polls before it sleeps |
 //! | `slot/mailbox` | messages from the main thread to a slot |
+//! | `memory_server` | the memory block of a worker without slots |
 //! | `lease` | state of a worker that is assigned to a lease |
 //! | `program` | the worker's program, and the threads that slots run on |
 //! | `ports` | the slots' ports, for clients on other hosts |
@@ -47,6 +48,7 @@ mod function;
 mod host;
 mod lease;
 mod lifeline;
+mod memory_server;
 mod ports;
 mod program;
 mod shared_place;

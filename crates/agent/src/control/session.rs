@@ -308,6 +308,11 @@ async fn load(
     fds: Vec<ForeignDescriptor>,
 ) -> Result<(u16, u64), Rejection> {
     node.check_active(attachment.lease.id)?;
+    if attachment.lease.terms.is_memory_alone() {
+        return Err(Rejection::BadRequest {
+            what: "a lease of memory alone has no slots, and runs no functions".into(),
+        });
+    }
     if !attachment.rights.include(Rights::HOLDER) {
         let codes = attachment.lease.libraries.codes.lock().await;
         let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);

@@ -6,6 +6,7 @@
 
 mod bring_up_error;
 mod configuration;
+mod memory_server;
 mod moving;
 mod state;
 
@@ -23,6 +24,7 @@ use crate::leases::terms::ServedLease;
 use crate::leases::usage;
 use crate::workers::worker::{StartError, StartedWorker};
 use bring_up_error::{BringUpError, not_started};
+use hotlease_fabric::memory_block::OwnedBlock;
 use hotlease_fabric::usage::{FunctionUsage, RunningInvocation, UsageBlock};
 use hotlease_lease::agent::BookEvent;
 use hotlease_lease::ledger::FunctionTotals;
@@ -61,6 +63,8 @@ pub(crate) struct Incarnation {
     pub gpus: Vec<u32>,
     begun: Instant,
     usage: OnceLock<UsageBlock>,
+    /// Its memory block, if it is a memory server.
+    memory: OnceLock<Arc<OwnedBlock>>,
     pid: OnceLock<u32>,
     state: watch::Sender<IncarnationState>,
     /// Whether the book has recorded its end, and so can start another incarnation.
@@ -90,6 +94,7 @@ impl Incarnation {
             gpus,
             begun: Instant::now(),
             usage: OnceLock::new(),
+            memory: OnceLock::new(),
             pid: OnceLock::new(),
             state: watch::Sender::new(IncarnationState::Starting),
             is_booked_out: watch::Sender::new(false),
@@ -274,6 +279,8 @@ impl Incarnation {
             (None, Err(BringUpError::Reason(why))) => (not_started(why), String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
+        // Before the book counts the memory as free.
+        self.revoke_memory().await;
         self.log_failures(lease.id, &lease.libraries);
         if !matches!(cause, Cause::LeaseEnded(_)) {
             tracing::info!(

@@ -43,6 +43,11 @@ impl Terms {
         self.request.spec.sharing == CoreUse::Shared
     }
 
+    /// Whether its workers are memory servers, which have no slots.
+    pub fn is_memory_alone(&self) -> bool {
+        self.request.spec.is_memory_alone()
+    }
+
     /// Memory of all its workers, which is billed, bytes.
     pub fn all_memory_bytes(&self) -> u64 {
         self.request

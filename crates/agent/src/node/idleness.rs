@@ -31,6 +31,8 @@ pub(crate) async fn end_idle_leases(node: Arc<Node>) {
             .tables()
             .leases
             .iter()
+            // No invocation runs on memory alone: it is in use as long as its client holds it.
+            .filter(|(_, lease)| !lease.terms.is_memory_alone())
             .map(|(id, lease)| (*id, Arc::clone(lease)))
             .collect();
         known.retain(|id, _| leases.contains_key(id));

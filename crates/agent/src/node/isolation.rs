@@ -62,7 +62,11 @@ impl Node {
         origin: RequestOrigin,
     ) -> Result<Isolation, Rejection> {
         let sandboxes = &self.identity.sandboxes;
-        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.supply.launcher)?;
+        let sandbox = match sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.supply.launcher)? {
+            // A memory server runs no code of its tenant, so it needs neither a container nor a machine.
+            Kind::Container | Kind::MicroVm if request.slots_per_worker == 0 => Kind::Namespace,
+            kind => kind,
+        };
         if sandbox != Kind::Process {
             sandboxes::available(self.supply.launcher.clone(), sandbox).await?;
         }

@@ -7,6 +7,7 @@ use crate::lease::holders::Occupancy;
 use crate::lease::manager::ManagerConnection;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
 use crate::options::Placement;
+use hotlease_lease::EXCLUDED_MAX;
 use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, Patience};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::AgentInfo;
@@ -62,7 +63,7 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
     let (way, mut agents) = match plan.options.placement {
         Placement::Managed => (GrantSource::Managed, BTreeMap::new()),
         Placement::Direct => {
-            let (order, agents) = direct_way(direct::agents(&manager).await?);
+            let (order, agents) = direct_way(plan, direct::agents(&manager).await?);
             (GrantSource::Direct(order), agents)
         }
     };
@@ -76,7 +77,9 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
         let action = machine.step(event, start.elapsed());
         let taken = match action {
             Some(AcquisitionAction::AskManager { without }) => {
-                let without = without.iter().map(AgentId::to_string).collect();
+                let refused = without.difference(&plan.without);
+                let without = plan.without.iter().chain(refused).take(EXCLUDED_MAX);
+                let without = without.map(AgentId::to_string).collect();
                 Lease::take(plan, &manager, workers, without).await
             }
             Some(AcquisitionAction::AskAgent(id)) => {
@@ -101,7 +104,7 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
                     Placement::Direct => match direct::agents_by(&manager, due).await {
                         None => AcquisitionEvent::Tick,
                         Some(listed) => {
-                            let (order, listed) = direct_way(listed);
+                            let (order, listed) = direct_way(plan, listed);
                             agents = listed;
                             AcquisitionEvent::Agents(order)
                         }
@@ -175,12 +178,12 @@ fn is_full(refusal: &Rejection) -> bool {
 
 type Agents = BTreeMap<AgentId, AgentInfo>;
 
-/// The order of the agents in a list, and the agents by their ids.
-fn direct_way(listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
+/// The order of the agents in a list, and the agents by their ids, without those that the plan leaves out.
+fn direct_way(plan: &LeasePlan, listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
     let listed = listed
         .into_iter()
         .filter_map(|agent| Some((direct::id_of(&agent)?, agent)));
-    let listed: Vec<_> = listed.collect();
+    let listed: Vec<_> = listed.filter(|(id, _)| !plan.without.contains(id)).collect();
     let order = listed.iter().map(|(id, _)| *id).collect();
     (order, listed.into_iter().collect())
 }

@@ -2,13 +2,12 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::lease::LeasePlan;
 use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
 use crate::lease::manager::ManagerConnection;
 use crate::lease::unattached::UnattachedGrant;
-use crate::options::reach::Reach;
-use crate::session::connection::{self, ConnectionGuard, Rings};
+use crate::lease::{ColdPhases, LeasePlan};
+use crate::session::connection::{self, ConnectionGuard, Rings, WorkerConnection};
 use crate::session::registrations::RegistrationLimits;
 use crate::session::transport::{self, Transport};
 use crate::session::{Expectations, Session, SessionEnd, SessionState};
@@ -21,40 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
-
-/// Phases of a cold start, as the client saw them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ColdPhases {
-    /// Manager and agent granted the lease; the agent starts workers meanwhile.
-    pub acquire: Duration,
-    /// Session with the agent, until the workers were configured.
-    pub attach: Duration,
-    /// The library was sent and loaded; meanwhile the workers were connected.
-    pub load: Duration,
-    /// Part of `load` that the workers took.
-    pub worker_load: Duration,
-    /// Introductions to all workers, while the library was loaded: not a part of the total.
-    pub connect: Duration,
-    /// Rest of the time to connect to the workers and to exchange rings with all slots.
-    pub open: Duration,
-    /// The agent's report about the workers, and why they had to be started.
-    pub start: StartPhases,
-    /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
-    /// the network and everything else that the agent's user may use.
-    pub reach: Reach,
-    /// Folders of a Python program's import path that its workers do not see. For the agent's own user, these are home
-    /// folders, folders that contain home folders, and folders that belong to all users; for other tenants, folders
-    /// that the site does not show.
-    pub hidden: Vec<String>,
-}
-
-impl ColdPhases {
-    /// Total time: from the request for the lease until it is ready for the first hot call.
-    pub fn total(&self) -> Duration {
-        self.acquire + self.attach + self.load + self.open
-    }
-}
 
 /// Longest time that a release waits until the manager has received the report of a direct lease.
 const VOUCH_LIMIT: Duration = Duration::from_millis(200);
@@ -319,6 +284,8 @@ impl Lease {
 
         // Loading the library restores the state, so no connection may reach a worker before that.
         let restored = match plan.options.state.is_empty() {
+            // Nothing is loaded.
+            true if plan.code.functions().is_empty() => Some((0, Duration::ZERO)),
             true => None,
             false => Some(session.shared().load(&plan.code).await?),
         };
@@ -399,6 +366,17 @@ impl Lease {
         let channels = self.channels(&watched, rings);
         self.workers[at] = Some(watched);
         Ok(channels)
+    }
+
+    /// The connection to the first worker.
+    pub(crate) fn first_connection(&self) -> Option<&Arc<WorkerConnection>> {
+        let first = self.workers.first()?.as_ref();
+        first.map(ConnectionGuard::connection)
+    }
+
+    /// The agent's identity.
+    pub(crate) fn agent(&self) -> &str {
+        &self.at.way.agent
     }
 
     /// Number of workers.

@@ -5,6 +5,8 @@ use crate::options::LeaseOptions;
 use crate::session::RoomNotice;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::grpc::AcquireRequest;
+use hotlease_wire::ids::AgentId;
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct LeasePlan {
     pub(crate) code: Code,
     pub(crate) options: Arc<LeaseOptions>,
+    /// Agents that are not asked for the lease; at most [`EXCLUDED_MAX`](hotlease_lease::EXCLUDED_MAX).
+    pub(crate) without: BTreeSet<AgentId>,
     /// Doorbell on which this client's threads sleep.
     pub(crate) doorbell: Arc<Doorbell>,
     /// Called when another client wants the lease's cores.
@@ -30,6 +34,7 @@ impl LeasePlan {
         Self {
             code,
             options: Arc::new(options),
+            without: BTreeSet::new(),
             doorbell: Arc::new(doorbell),
             wanted: Arc::default(),
             waiting: RandomState::new().build_hasher().finish().max(1),
@@ -41,6 +46,14 @@ impl LeasePlan {
     pub(crate) fn with_options(&self, options: LeaseOptions) -> Self {
         Self {
             options: Arc::new(options),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the plan without these agents.
+    pub(crate) fn without(&self, agents: BTreeSet<AgentId>) -> Self {
+        Self {
+            without: agents,
             ..self.clone()
         }
     }

@@ -1,6 +1,9 @@
 //! The connection to one incarnation of a worker: opens channels, registers memory, notices its end.
 
+mod memory;
 mod registration;
+
+pub(crate) use memory::{AccessError, BlockAccess};
 
 use crate::Error;
 use crate::channel::Channel;
@@ -173,7 +176,11 @@ impl WorkerConnection {
                     Some(port) => (port.clone(), self.link(port, slot, route.host).await?),
                     None => {
                         let port = transport::port_options(options.completion);
-                        self.find_provider(provider.as_deref(), slot, port).await?
+                        let link = |port: Arc<Port>| async move {
+                            let peer = self.link(&port, slot, route.host).await?;
+                            Ok((port, peer))
+                        };
+                        self.find_provider(provider.as_deref(), port, link).await?
                     }
                 };
                 self.open_fabric(port, key, slot, options).await
@@ -204,13 +211,13 @@ impl WorkerConnection {
         }
     }
 
-    /// Tries one provider after the other, until bytes have gone to the slot and back.
-    async fn find_provider(
+    /// Tries one provider after the other, until `link` has exchanged bytes over a port of it.
+    async fn find_provider<L, F: Future<Output = Result<L, Error>>>(
         &self,
         provider: Option<&str>,
-        slot: SlotIndex,
         port: PortOptions,
-    ) -> Result<(Arc<Port>, FabricPeer), Error> {
+        link: impl Fn(Arc<Port>) -> F,
+    ) -> Result<L, Error> {
         let Transport::Ofi { route, .. } = &self.transport else {
             return Err(Error::protocol("no fabric was asked for"));
         };
@@ -220,11 +227,15 @@ impl WorkerConnection {
         let mut tried = Vec::new();
         for provider in candidates {
             let name = provider.name();
-            match self.try_provider(provider, slot, route.host, port).await {
-                Ok((port, key)) => {
+            let linked = match open_port(provider, port).await {
+                Ok(port) => link(port.clone()).await.map(|linked| (port, linked)),
+                Err(error) => Err(error),
+            };
+            match linked {
+                Ok((port, linked)) => {
                     tracing::debug!(provider = name, host = %route.host, "reaching a worker over a fabric");
-                    let port = self.port.get_or_init(|| port).clone();
-                    return Ok((port, key));
+                    let _ = self.port.set(port);
+                    return Ok(linked);
                 }
                 // The worker is gone: no other provider will reach it.
                 Err(error) if self.death.get().is_some() => return Err(error),
@@ -232,20 +243,6 @@ impl WorkerConnection {
             }
         }
         Err(transport::no_transport(route.host, &tried))
-    }
-
-    async fn try_provider(
-        &self,
-        provider: Provider,
-        slot: SlotIndex,
-        host: IpAddr,
-        options: PortOptions,
-    ) -> Result<(Arc<Port>, FabricPeer), Error> {
-        // Blocks while the hardware is set up.
-        let port = blocking(move || Port::open_with(&provider, options)).await?;
-        let port = port.map_err(|error| failed(&error))?;
-        let key = self.link(&port, slot, host).await?;
-        Ok((port, key))
     }
 
     /// Exchanges the addresses of a slot's port and this client's port, and checks that bytes pass over the link.
@@ -437,6 +434,12 @@ impl WorkerConnection {
 struct FabricPeer {
     key: u64,
     peer: Arc<PortPeer>,
+}
+
+async fn open_port(provider: Provider, options: PortOptions) -> Result<Arc<Port>, Error> {
+    // Blocks while the hardware is set up.
+    let port = blocking(move || Port::open_with(&provider, options)).await?;
+    port.map_err(|error| failed(&error))
 }
 
 /// Runs work off the control thread, because other tasks wait for that thread.

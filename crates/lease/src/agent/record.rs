@@ -120,7 +120,8 @@ pub struct CoreLease {
     pub request: Arc<LeaseRequest>,
     /// Memory that all workers of the lease may use, bytes: as requested, or their share of the node; 0 if not known.
     pub memory_bytes: u64,
-    /// Number of different cores on which the lease was placed at its grant. The lease pays for this number.
+    /// Number of different cores on which the lease was placed at its grant. The lease pays for this number. 0 for a
+    /// lease of memory alone.
     pub paid_cores: u32,
     /// Epoch at the grant, which is in the lease's tokens, and is the epoch of the first workers.
     pub epoch: Epoch,
@@ -178,10 +179,14 @@ impl CoreLease {
 
     /// Number of cores times the time for which they have been held. A shared core is counted once, however many places
     /// on it are held. Moves of workers do not change the number, because the agent decides about moves, while the
-    /// holder pays.
+    /// holder pays. For a lease of memory alone: the time for which the memory has been held.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
         let held = now.saturating_sub(self.granted).as_nanos();
-        u64::try_from(held.saturating_mul(self.paid_cores.into())).unwrap_or(u64::MAX)
+        let counted = match self.request.spec.is_memory_alone() {
+            true => 1,
+            false => self.paid_cores,
+        };
+        u64::try_from(held.saturating_mul(counted.into())).unwrap_or(u64::MAX)
     }
 
     /// When the lease ends, if it is neither renewed nor ended before.

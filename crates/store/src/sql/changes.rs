@@ -345,7 +345,8 @@ fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> 
             .saturating_add(row.account.memory_mib_ms(row.usage))
             .min(TOTAL_MAX);
         let tenant = [("tenant", Value::Text(&row.tenant)), ("memory_mib_ms", int(memory))];
-        upsert(sql, "folded", 1, &[&tenant[..], &usage(&sum(used, row.usage))].concat())?;
+        let used = sum(used, row.account.core_usage(row.usage));
+        upsert(sql, "folded", 1, &[&tenant[..], &usage(&used)].concat())?;
     }
     let key = KeyText::of(row.key);
     for table in ["ledger", "periods"] {

@@ -2,7 +2,7 @@
 //! so far.
 
 use super::bring_up_error::{BringUpError, not_up};
-use super::{Incarnation, IncarnationState};
+use super::{Incarnation, IncarnationState, memory_server};
 use crate::leases::book_steps::BookSteps;
 use crate::leases::libraries::LoadedCode;
 use crate::leases::start::WorkerOrigin;
@@ -36,7 +36,10 @@ impl Incarnation {
         };
         // The worker is limited and configured at the same time. Both steps end before it loads a library of the lease.
         // The limits already apply to the imports of an interpreter.
-        let limit_it = (lease.terms.memory_bytes, self.cores());
+        let limit_it = match lease.terms.is_memory_alone() {
+            true => (memory_server::limit_of(lease.terms.memory_bytes), Vec::new()),
+            false => (lease.terms.memory_bytes, self.cores()),
+        };
         let limited = async {
             match lease.terms.sandbox {
                 // The kernel would charge the worker for results that its client retains. A program that has asked for
@@ -119,9 +122,14 @@ impl Incarnation {
             }
             _ => None,
         };
-        let fds = [block.fd(), claim.as_ref().map_or(block.fd(), |claim| claim.fd())];
-        let fds = &fds[..1 + usize::from(claim.is_some())];
-        let configured = worker.send(&order, fds).wait_for_answer(ORDER_LIMIT).await;
+        let memory = match lease.terms.is_memory_alone() {
+            true => Some(self.memory_block(request.spec.memory_bytes)?),
+            false => None,
+        };
+        let second = claim.as_ref().map(|claim| claim.fd());
+        let second = second.or(memory.as_ref().map(|memory| memory.fd()));
+        let fds: Vec<_> = std::iter::once(block.fd()).chain(second).collect();
+        let configured = worker.send(&order, &fds).wait_for_answer(ORDER_LIMIT).await;
         configured.map_err(|error| not_up("be configured", error))?;
         Ok(ready)
     }
