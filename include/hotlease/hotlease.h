@@ -94,6 +94,7 @@ typedef enum hotlease_status {
 
     /* The lease. */
     HOTLEASE_LEASE_ENDED = 60, /* released, expired, revoked */
+    HOTLEASE_MEMORY_LOST = 61, /* memory of other nodes was taken back, or its node is gone (memory.h) */
 
     /* The communicator (communicator.h): a member, or an operation of all members. */
     HOTLEASE_MEMBER_LOST = 70,  /* a member has failed: hotlease_error_rank says which, hotlease_error_cause why */

@@ -1,10 +1,11 @@
 //! The C ABI of the client library and of message passing. The contract of each function is in
-//! `include/hotlease/hotlease.h`, `communicator.h` and `gang.h`.
+//! `include/hotlease/hotlease.h`, `memory.h`, `communicator.h` and `gang.h`.
 //!
 //! * [`status`] — kinds of failure, the error object, and the conversion of panics and `Result`s.
 //! * [`argument`] — checks and conversions of arguments from C callers.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
 //!   [`mixed_calls`], [`parts`] — further ways to call.
+//! * [`memory`] — memory of other nodes.
 //! * [`comm`] — message passing; [`gang`] — functions that run at the same time, and their communicator.
 //!
 //! Without the feature `platform`, the library has only message passing; without `stores`, it has no links through
@@ -37,6 +38,8 @@ mod invocation;
 mod invoker;
 #[cfg(feature = "platform")]
 mod map;
+#[cfg(feature = "platform")]
+mod memory;
 #[cfg(feature = "platform")]
 mod mixed_calls;
 #[cfg(feature = "platform")]

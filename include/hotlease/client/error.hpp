@@ -25,6 +25,7 @@ enum class kind {
     worker_died = HOTLEASE_WORKER_DIED,
     outcome_unknown = HOTLEASE_OUTCOME_UNKNOWN,
     lease_ended = HOTLEASE_LEASE_ENDED,
+    memory_lost = HOTLEASE_MEMORY_LOST,
     member_lost = HOTLEASE_MEMBER_LOST,
     member_left = HOTLEASE_MEMBER_LEFT,
     outcast = HOTLEASE_OUTCAST,

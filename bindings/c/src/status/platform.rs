@@ -142,6 +142,7 @@ fn status_of(error: &Error) -> Status {
         Error::WorkerDied { .. } => Status::WorkerDied,
         Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
         Error::LeaseEnded { .. } => Status::LeaseEnded,
+        Error::MemoryLost { .. } => Status::MemoryLost,
         Error::Refused(refusal) => match refusal {
             Rejection::NoCapacity { .. }
             | Rejection::NoPlaces { .. }
