@@ -111,6 +111,8 @@ def test_the_public_module_is_typed(tmp_path):
         "results = list(scale.map([b'bytes']))\n"
         "totals: list[int] = hotlease.spmd(double.local, ranks=2)(3)\n"
         "with hotlease.Gang(2) as gang: lengths: list[int] = gang.submit(len, 'abc').result()\n"
+        "with hotlease.RemoteMemory(1 << 20, nodes=2) as memory: memory[0:5] = memory.read(5, 5)\n"
+        "rows: hotlease.RemoteArray = hotlease.RemoteArray((10, 3), 'f4', label='rows')\n"
         "from hotlease import MPI\n"
         "comm: MPI.Intracomm = MPI.COMM_WORLD\n"
         "request: MPI.Request = comm.Isend([bytearray(8), MPI.DOUBLE], dest=(comm.rank + 1) % comm.Get_size())\n"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
     from hotlease._functions import Function, function
     from hotlease._gang import Gang, Spmd, spmd
+    from hotlease._memory import RemoteArray, RemoteMemory
     from hotlease._native import NativeFunction, native
     from hotlease._options import ExecutorOptions
     from hotlease._seat import communicator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         JobEnded,
         JobRejected,
         LeaseEnded,
+        MemoryLost,
         NotRunning,
         OptionError,
         OutcomeUnknown,
@@ -55,6 +57,7 @@ __all__ = [
     "JobRejected",
     "LeaseEnded",
     "Line",
+    "MemoryLost",
     "NativeFunction",
     "NotRunning",
     "OptionError",
@@ -62,6 +65,8 @@ __all__ = [
     "OutputTooLarge",
     "OverheadWarning",
     "Refused",
+    "RemoteArray",
+    "RemoteMemory",
     "Slurm",
     "Spmd",
     "TaskError",
@@ -88,6 +93,8 @@ _ELSEWHERE = {
     "native": "hotlease._native",
     "Gang": "hotlease._gang",
     "Spmd": "hotlease._gang",
+    "RemoteArray": "hotlease._memory",
+    "RemoteMemory": "hotlease._memory",
     "Slurm": "hotlease._slurm",
     "spmd": "hotlease._gang",
     "state": "hotlease._state",

@@ -133,6 +133,10 @@ class LeaseEnded(TaskError, BrokenExecutor):
     """The workers were released, revoked, or killed by the program."""
 
 
+class MemoryLost(TaskError):
+    """Remote memory was taken back or closed, or its node is gone: its bytes are lost, for good."""
+
+
 class ExecutorBroken(TaskError, BrokenExecutor):
     """The executor has no workers, and cannot get new workers."""
 

@@ -13,6 +13,7 @@
 //! | `growth` | workers that become free a little later |
 //! | `memory` | shared memory for large arguments and results |
 //! | `output` | output of tasks, until it is shown |
+//! | `remote_memory` | memory of other nodes |
 //! | `start_phases` | phases of an executor's start |
 
 mod batch_job;
@@ -25,6 +26,7 @@ mod growth;
 mod kill;
 mod memory;
 mod output;
+mod remote_memory;
 mod start_phases;
 mod tasks;
 
@@ -50,6 +52,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(calls::settled::_submit_settled, module)?)?;
     module.add_class::<futures::future::Task>()?;
     module.add_class::<calls::options::TaskOptions>()?;
+    module.add_class::<remote_memory::MemoryBase>()?;
+    module.add_class::<remote_memory::MemoryCopy>()?;
     futures::inputs::add_to(module)?;
     module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
     module.add_function(wrap_pyfunction!(batch_job::_job_managers, module)?)?;

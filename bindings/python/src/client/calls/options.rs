@@ -144,7 +144,7 @@ fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
     })
 }
 
-fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+pub(in crate::client) fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = value.extract()?;
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("{name} must be a number of seconds from 0 on, not {seconds}")))

@@ -258,6 +258,7 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
         Error::OutcomeUnknown { .. } | Error::Protocol { .. } => "OutcomeUnknown",
         Error::Deadline { .. } => "DeadlineExceeded",
         Error::LeaseEnded { .. } => "LeaseEnded",
+        Error::MemoryLost { .. } => "MemoryLost",
         Error::NotRunning { .. } => "NotRunning",
         Error::Refused(_) | Error::NoRoom { .. } => "Refused",
         Error::Options { .. } => "OptionError",
