@@ -11,7 +11,7 @@ use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
 use hotlease_tests::session::{Loaded, RawSession};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::fabric::RemoteMemory;
+use hotlease_wire::fabric::RmaMemory;
 use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::{Epoch, RegionId};
 use std::sync::Arc;
@@ -115,11 +115,11 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
             .expect("registered");
         let told = *lent.remote();
         let told = match lie {
-            "key" => RemoteMemory {
+            "key" => RmaMemory {
                 key: told.key ^ 1,
                 ..told
             },
-            "address" => RemoteMemory {
+            "address" => RmaMemory {
                 address: told.address.wrapping_add(1 << 40),
                 ..told
             },

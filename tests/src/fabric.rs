@@ -7,7 +7,7 @@ use hotlease_fabric::ofi::providers::Addressing;
 use hotlease_fabric::ofi::{Libfabric, OfiRing, Port, PortPeer, Provider, providers};
 use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::fabric::{RemoteMemory, RingDescription};
+use hotlease_wire::fabric::{RingDescription, RmaMemory};
 use hotlease_wire::frame::{Flags, ReplyHeader};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId, SlotIndex};
 use std::net::{IpAddr, Ipv4Addr};
@@ -151,7 +151,7 @@ impl RawFabricChannel {
 ///
 /// # Panics
 /// If the worker refuses.
-pub fn register(connection: &RawConnection, region: u32, memory: RemoteMemory) {
+pub fn register(connection: &RawConnection, region: u32, memory: RmaMemory) {
     let region = RegionId(region);
     let registered = connection.done(&ConnectionRequest::RegisterFabric { region, memory }, &[]);
     registered.unwrap_or_else(|refusal| panic!("not registered: {refusal}"));

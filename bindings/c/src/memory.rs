@@ -31,7 +31,7 @@ pub struct MemoryOptionsInC {
 /// `hotlease_memory_piece`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Piece {
+pub struct MemoryPiece {
     offset: u64,
     bytes: *mut c_void,
     size: usize,
@@ -40,7 +40,7 @@ pub struct Piece {
 /// Address of a caller's bytes, which the caller leaves to a copy until the copy has ended.
 struct CallerBytes(*mut c_void, usize);
 
-// SAFETY: the header gives the bytes to the copy, whatever thread it runs on.
+// SAFETY: the header gives the bytes to the copy, on each thread on which it runs.
 unsafe impl Send for CallerBytes {}
 
 impl MemoryOptionsInC {
@@ -71,7 +71,7 @@ impl MemoryOptionsInC {
 ///
 /// # Safety
 /// `pieces` is NULL, or valid for reading `count` of them.
-unsafe fn all_pieces<'a>(pieces: *const Piece, count: usize) -> Result<&'a [Piece], Failure> {
+unsafe fn all_pieces<'a>(pieces: *const MemoryPiece, count: usize) -> Result<&'a [MemoryPiece], Failure> {
     match (pieces.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::Null("pieces")),
@@ -109,7 +109,7 @@ exported!(hotlease_memory_write(memory: *const MemoryHandle, offset: u64, from: 
     Ok(memory.memory.write(offset, bytes(from, size, "bytes")?)?)
 });
 
-exported!(hotlease_memory_read_pieces(memory: *const MemoryHandle, pieces: *const Piece, count: usize) {
+exported!(hotlease_memory_read_pieces(memory: *const MemoryHandle, pieces: *const MemoryPiece, count: usize) {
     let memory = object(memory, "memory")?;
     let pieces = all_pieces(pieces, count)?.iter();
     let targets = pieces.map(|piece| Ok((piece.offset, bytes_mut(piece.bytes, piece.size, "pieces->bytes")?)));
@@ -117,7 +117,7 @@ exported!(hotlease_memory_read_pieces(memory: *const MemoryHandle, pieces: *cons
     Ok(memory.memory.read_pieces(&mut targets)?)
 });
 
-exported!(hotlease_memory_write_pieces(memory: *const MemoryHandle, pieces: *const Piece, count: usize) {
+exported!(hotlease_memory_write_pieces(memory: *const MemoryHandle, pieces: *const MemoryPiece, count: usize) {
     let memory = object(memory, "memory")?;
     let pieces = all_pieces(pieces, count)?.iter();
     let sources = pieces.map(|piece| Ok((piece.offset, bytes(piece.bytes, piece.size, "pieces->bytes")?)));

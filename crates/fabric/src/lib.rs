@@ -8,7 +8,7 @@
 //! * [`transport`] — the choice between the two for a channel.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
-//! * [`memory_block`] — memory of a node that a client reads and writes, and that can be taken back.
+//! * [`memory::block`] — memory of a node that a client reads and writes, and that can be taken back.
 //! * [`lane`] — a stream of messages from one process of a node to another.
 //! * [`loan`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
@@ -45,8 +45,6 @@ pub mod lane;
 pub mod loan;
 #[cfg(not(loom))]
 pub mod memory;
-#[cfg(not(loom))]
-pub mod memory_block;
 #[cfg(not(loom))]
 pub mod ofi;
 pub mod ring;

@@ -5,6 +5,8 @@
 //! past the end would kill the reader) or that is smaller than announced. An inaccessible guard page follows every
 //! `Memory`.
 
+pub mod block;
+
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};

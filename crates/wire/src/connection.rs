@@ -19,7 +19,7 @@
 //! block itself, on the node through the block's descriptor (`ShareMemory`), between hosts by RMA (`LinkMemory`).
 
 use crate::comm::seat::Seat;
-use crate::fabric::{PortAddress, RemoteMemory, RingDescription};
+use crate::fabric::{PortAddress, RingDescription, RmaMemory};
 use crate::ids::{RegionId, SlotIndex};
 use crate::rejection::Rejection;
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ pub enum ConnectionRequest {
         /// Number of the region in spans.
         region: RegionId,
         /// Description of the memory.
-        memory: RemoteMemory,
+        memory: RmaMemory,
     },
     /// Gives the functions of a slot a seat in a gang, in place of the previous seat. Only the lease's holder may do
     /// this. Answer: [`ConnectionReply::Done`].
@@ -151,7 +151,7 @@ pub enum ConnectionReply {
         /// The memory server's port.
         port: PortAddress,
         /// The block, as the client's RMA names it.
-        memory: RemoteMemory,
+        memory: RmaMemory,
     },
     /// The request was carried out.
     Done,

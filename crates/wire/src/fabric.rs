@@ -167,7 +167,7 @@ impl Prefix {
 /// Memory of a peer that may be read or written over the fabric. This is an address, not a secret: software providers
 /// do not check it, and a peer that guesses it reaches the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemoteMemory {
+pub struct RmaMemory {
     /// Address of the first byte, in the peer's terms: a virtual address, or 0.
     pub address: u64,
     /// The provider's key of the memory.
@@ -273,7 +273,7 @@ pub struct RingDescription {
     /// The ring's shape.
     pub shape: RingShape,
     /// The ring's memory, for payloads that are written ahead.
-    pub ring: RemoteMemory,
+    pub ring: RmaMemory,
     /// Longest message that the owner's port receives.
     pub message_bytes: u32,
 }

@@ -3,10 +3,10 @@
 //! It provides the block's pages, and registers the block with a fabric for clients of other hosts. It never reads or
 //! writes the block itself.
 
-use hotlease_fabric::memory_block::MappedBlock;
+use hotlease_fabric::memory::block::MappedBlock;
 use hotlease_fabric::ofi::{Access, Libfabric, OfiError, Port, PortOptions, PortPeer, Registration, providers};
 use hotlease_wire::Rejection;
-use hotlease_wire::fabric::{PortAddress, RemoteMemory};
+use hotlease_wire::fabric::{PortAddress, RmaMemory};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -88,13 +88,13 @@ impl MemoryServer {
         client: &PortAddress,
         key: u64,
         host: Option<IpAddr>,
-    ) -> Result<(PortAddress, RemoteMemory, PortPeer), Rejection> {
+    ) -> Result<(PortAddress, RmaMemory, PortPeer), Rejection> {
         self.check_reserved()?;
         let size = self.block.size_bytes();
         let (port, registration) = self.registration(&client.provider, host)?;
         let peer = port.peer(client, key).map_err(|error| unavailable(&error))?;
         // The registered memory is longer: the page of the mark follows.
-        let memory = RemoteMemory {
+        let memory = RmaMemory {
             size,
             ..*registration.remote()
         };

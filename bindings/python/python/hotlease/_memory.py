@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _bytes_of(buffer: Buffer) -> memoryview:
-    """The bytes of a contiguous object, whatever its elements are."""
+    """The bytes of a contiguous object."""
     view = memoryview(buffer)
     if view.nbytes == 0:
         # Views of no bytes cannot be cast.

@@ -24,7 +24,7 @@ use crate::leases::terms::ServedLease;
 use crate::leases::usage;
 use crate::workers::worker::{StartError, StartedWorker};
 use bring_up_error::{BringUpError, not_started};
-use hotlease_fabric::memory_block::OwnedBlock;
+use hotlease_fabric::memory::block::OwnedBlock;
 use hotlease_fabric::usage::{FunctionUsage, RunningInvocation, UsageBlock};
 use hotlease_lease::agent::BookEvent;
 use hotlease_lease::ledger::FunctionTotals;

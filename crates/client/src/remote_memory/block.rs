@@ -4,7 +4,7 @@ use crate::Error;
 use crate::lease::acquire;
 use crate::lease::{Lease, LeasePlan};
 use crate::session::connection::{AccessError, BlockAccess, WorkerConnection};
-use hotlease_fabric::memory_block::BlockError;
+use hotlease_fabric::memory::block::BlockError;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::sync::{Arc, OnceLock};
@@ -88,7 +88,7 @@ impl Block {
         }
     }
 
-    /// Marks the block as lost, for good: after a failed copy nobody knows which bytes the block has. `otherwise`: the
+    /// Marks the block as lost, for good: after a failed copy it is not known which bytes the block has. `otherwise`: the
     /// reason, if no better reason is reported.
     #[cold]
     fn lost(&self, otherwise: impl FnOnce() -> String) -> Error {

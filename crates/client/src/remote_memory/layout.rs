@@ -75,7 +75,7 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    /// Checks that each byte of a memory has one place inside a block, whatever span it is part of.
+    /// Checks that each byte of a memory has one place inside a block, the same in each span that it is part of.
     fn check(layout: Layout) {
         let size = layout.size_bytes;
         let mut taken = vec![vec![None; layout.block_bytes() as usize]; layout.blocks as usize];
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_has_one_place_whatever_span_it_is_part_of() {
+    fn every_byte_has_one_place_in_all_spans_that_it_is_part_of() {
         for size_bytes in 1..50 {
             for blocks in 1..=4 {
                 for stripe_bytes in [1, 4, 16] {

@@ -4,7 +4,7 @@ use super::error::OfiError;
 use super::port::{Access, Port, PortPeer};
 use super::transfer::{Registration, TransferSpans};
 use crate::memory::Memory;
-use hotlease_wire::fabric::RemoteMemory;
+use hotlease_wire::fabric::RmaMemory;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ const PIECE_LIMIT: Duration = Duration::from_secs(10);
 pub struct RemoteBlock {
     port: Arc<Port>,
     peer: Arc<PortPeer>,
-    remote: RemoteMemory,
+    remote: RmaMemory,
     staging: Mutex<Vec<Registration>>,
 }
 
 impl RemoteBlock {
     /// Makes a block of the description that its memory server gave.
-    pub fn new(port: Arc<Port>, peer: Arc<PortPeer>, remote: RemoteMemory) -> Self {
+    pub fn new(port: Arc<Port>, peer: Arc<PortPeer>, remote: RmaMemory) -> Self {
         Self {
             port,
             peer,

@@ -8,7 +8,7 @@ use super::operation::{Operation, Transfer};
 use super::port::{Access, DeadlineWait, Port, PortPeer};
 use super::port_state::PortState;
 use crate::memory::Memory;
-use hotlease_wire::fabric::RemoteMemory;
+use hotlease_wire::fabric::RmaMemory;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ pub struct Registration {
     port: Arc<Port>,
     number: u32,
     descriptor: *mut c_void,
-    remote: RemoteMemory,
+    remote: RmaMemory,
     memory: Arc<Memory>,
 }
 
@@ -40,7 +40,7 @@ impl Registration {
         port: Arc<Port>,
         number: u32,
         descriptor: *mut c_void,
-        remote: RemoteMemory,
+        remote: RmaMemory,
         memory: Arc<Memory>,
     ) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Registration {
     }
 
     /// Description of the memory for peers, if it was registered for them.
-    pub fn remote(&self) -> &RemoteMemory {
+    pub fn remote(&self) -> &RmaMemory {
         &self.remote
     }
 
@@ -81,7 +81,7 @@ impl Drop for Registration {
 #[derive(Clone, Copy)]
 pub struct TransferSpans<'a> {
     /// The peer's memory.
-    pub remote: &'a RemoteMemory,
+    pub remote: &'a RmaMemory,
     /// Offset of the span in the peer's memory.
     pub remote_offset: u64,
     /// Our memory.
@@ -120,7 +120,7 @@ impl Port {
         }
         let (number, keys) = state.register(memory, own | peers)?;
         drop(state);
-        let remote = RemoteMemory {
+        let remote = RmaMemory {
             address: keys.address,
             key: keys.key,
             size: memory.size_bytes(),

@@ -6,7 +6,7 @@ use crate::transport::{Fabric, GENERATION, LONG, connected, introduce, open, sha
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::{Access, OfiError, TransferSpans};
 use hotlease_fabric::ring::FarRing;
-use hotlease_wire::fabric::RemoteMemory;
+use hotlease_wire::fabric::RmaMemory;
 use hotlease_wire::frame::Seq;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
             let remote = match what {
                 "right" => *kept.remote(),
                 "stale" => *gone.remote(),
-                _ => RemoteMemory {
+                _ => RmaMemory {
                     key: kept.remote().key ^ 0x5a5a,
                     ..*kept.remote()
                 },
@@ -169,7 +169,7 @@ pub fn spans_outside_of_the_memory_are_refused(fabric: &Fabric) {
         local_offset: 0,
         length: 4096,
     };
-    let wraps = RemoteMemory {
+    let wraps = RmaMemory {
         address: u64::MAX,
         ..*lent.remote()
     };

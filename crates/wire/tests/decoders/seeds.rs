@@ -5,7 +5,7 @@ use super::token_key;
 use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{CoreSharing, LentSlots, PollingPolicy, WorkerAnswer, WorkerOrder};
-use hotlease_wire::fabric::{MessageKind, PortAddress, Prefix, RemoteMemory, RingDescription};
+use hotlease_wire::fabric::{MessageKind, PortAddress, Prefix, RingDescription, RmaMemory};
 use hotlease_wire::frame::{
     Flags, Inline, InvocationId, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq, Span,
 };
@@ -354,7 +354,7 @@ fn channel_end() -> RingDescription {
             depth: 64,
             entry_bytes: 8128,
         },
-        ring: RemoteMemory {
+        ring: RmaMemory {
             address: 0x7f00_0000_0000,
             key: 3,
             size: 1 << 20,

@@ -3,7 +3,7 @@
 use hotlease_fabric::channel::{CheckedRequest, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;
-use hotlease_wire::fabric::RemoteMemory;
+use hotlease_wire::fabric::RmaMemory;
 use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::RegionId;
 use hotlease_wire::limits::PARTS_MAX;
@@ -23,14 +23,14 @@ pub enum ClientRegion {
     /// Memory that is mapped here too.
     Shared(Arc<Memory>),
     /// Memory on the client's host; read and written over the fabric.
-    Fabric(RemoteMemory),
+    Fabric(RmaMemory),
 }
 
 /// A part of memory on the client's host.
 #[derive(Clone, Copy)]
 pub struct RemoteSpan {
     /// The registered memory.
-    pub memory: RemoteMemory,
+    pub memory: RmaMemory,
     /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.

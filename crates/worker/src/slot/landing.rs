@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn memory_of_another_host_needs_a_channel_over_a_fabric() {
-        let memory = hotlease_wire::fabric::RemoteMemory {
+        let memory = hotlease_wire::fabric::RmaMemory {
             address: 0,
             key: 0,
             size: 8,
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn parts_that_are_too_long_together_are_refused() {
-        let memory = hotlease_wire::fabric::RemoteMemory {
+        let memory = hotlease_wire::fabric::RmaMemory {
             address: 0,
             key: 0,
             size: u64::MAX,

@@ -1,12 +1,12 @@
 //! Memory server: a worker without slots, which holds a memory block for the client of its lease.
 //!
 //! The agent creates the block and keeps a descriptor of it, so that it can take the block back when the memory server
-//! is gone, whoever else has a descriptor. The memory server provides the pages, which are charged to its control
+//! is gone, also if other processes still have descriptors. The memory server provides the pages, which are charged to its control
 //! group.
 
 use super::Incarnation;
 use crate::workers::worker::StartError;
-use hotlease_fabric::memory_block::OwnedBlock;
+use hotlease_fabric::memory::block::OwnedBlock;
 use std::sync::Arc;
 
 /// Memory that a memory server may use beyond its block, bytes: its program, and the buffers of libfabric's ports.

@@ -6,10 +6,10 @@ use crate::options::LeaseOptions;
 use crate::session::death::DeathKind;
 use crate::session::transport::{self, Transport};
 use hotlease_fabric::foreign::ForeignDescriptor;
-use hotlease_fabric::memory_block::{BlockError, MappedBlock};
+use hotlease_fabric::memory::block::{BlockError, MappedBlock};
 use hotlease_fabric::ofi::{OfiError, Port, RemoteBlock};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::fabric::{PortAddress, RemoteMemory};
+use hotlease_wire::fabric::{PortAddress, RmaMemory};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl WorkerConnection {
             host: Some(host),
         };
         let answer = self.link.ask(&link, &[], WORKER, REQUEST_LIMIT).await;
-        let (server, memory): (PortAddress, RemoteMemory) = match answer {
+        let (server, memory): (PortAddress, RmaMemory) = match answer {
             Ok((ConnectionReply::MemoryLinked { port, memory }, _)) => (port, memory),
             other => return Err(unexpected("LinkMemory", other)),
         };
