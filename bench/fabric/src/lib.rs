@@ -13,7 +13,7 @@ mod peer_parameters;
 mod raw;
 
 pub use peer_parameters::PeerParameters;
-pub use raw::{Client, EndAddress, MESSAGE_BYTES, Peer, RawError};
+pub use raw::{Client, EndAddress, MESSAGE_BYTES, Peer, RawError, Rma};
 
 /// Copies input to output, as an echoing function does.
 ///

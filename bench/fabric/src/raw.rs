@@ -340,6 +340,13 @@ impl Client {
     /// Writes the first `bytes` of this end's memory to the peer's, in pieces of `chunk`, and returns when they have
     /// arrived, which the echo behind them shows.
     pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), RawError> {
+        self.copy(Rma::Write, 0, bytes, chunk)?;
+        self.echo(&[1; 8], &mut [0; 8]).map(drop)
+    }
+
+    /// Copies between the first `bytes` of this end's memory and as many bytes of the peer's memory from `at` on, in
+    /// pieces of `chunk`, and returns when all operations are complete.
+    pub fn copy(&mut self, rma: Rma, at: usize, bytes: usize, chunk: usize) -> Result<(), RawError> {
         let end = &mut self.end;
         let context = end.context(SEND + 1);
         let mut done = 0;
@@ -347,14 +354,21 @@ impl Client {
         while done < bytes || end.writes > 0 {
             if done < bytes && end.writes < WRITES {
                 let length = chunk.min(bytes - done);
-                // SAFETY: inside the memory, which is registered and not changed meanwhile. The context is shared: no
+                // SAFETY: inside the memory, which is registered and not used meanwhile. The context is shared: no
                 // provider that is used here needs a separate context (its mode bits are clear).
                 let posted = unsafe {
                     let start = end.memory.start().as_ptr().add(done);
-                    let (address, key) = (self.far.memory + done as u64, self.far.key);
+                    let (address, key) = (self.far.memory + (at + done) as u64, self.far.key);
                     let descriptor = end.keys.descriptor;
-                    end.endpoint
-                        .write(start, length, descriptor, end.peer, address, key, context, !end.ordered)
+                    let delivered = rma == Rma::WriteDelivered || !end.ordered;
+                    match rma {
+                        Rma::Read => end
+                            .endpoint
+                            .read(start, length, descriptor, end.peer, address, key, context),
+                        Rma::Write | Rma::WriteDelivered => end
+                            .endpoint
+                            .write(start, length, descriptor, end.peer, address, key, context, delivered),
+                    }
                 };
                 match posted {
                     PostResult::Yes => {
@@ -368,11 +382,22 @@ impl Client {
             }
             end.poll()?;
             if begin.elapsed() > 6 * PATIENCE {
-                return Err(RawError("writes do not complete".into()));
+                return Err(RawError("RMA does not complete".into()));
             }
         }
-        self.echo(&[1; 8], &mut [0; 8]).map(drop)
+        Ok(())
     }
+}
+
+/// Kind of RMA operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rma {
+    /// Reads of the peer's memory.
+    Read,
+    /// Writes to the peer's memory, complete when the provider no longer needs this end's memory.
+    Write,
+    /// Writes to the peer's memory, complete when the bytes are there.
+    WriteDelivered,
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! * [`control`] — grants per second, and the cost of many agents and leases for a manager.
 //! * [`oversubscription`] — cost and throughput of shared cores.
 //! * [`peers`] — an echo through sockets, gRPC and HTTP.
+//! * [`memory`] — reads and writes of remote memory by size.
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and the accuracy of their predictions.
 //! * [`scaling`] — round trips on several workers at the same time.
@@ -34,6 +35,7 @@ mod fabric;
 mod host_info;
 mod latency;
 mod measured_lease;
+mod memory;
 mod model;
 mod oversubscription;
 mod peers;
@@ -68,6 +70,8 @@ enum Bench {
     Throughput(throughput::ThroughputArgs),
     /// Bytes per second, in place and copied
     Bandwidth(bandwidth::BandwidthArgs),
+    /// Memory of other nodes: reads and writes by size, next to memcpy or raw RMA
+    Memory(memory::MemoryArgs),
     /// Cost of calls by LogP, and how well LogP predicts round trips and plans
     Model(model::ModelArgs),
     /// From the request of a lease to the first result, in every kind of sandbox, next to other ways to start the
@@ -101,6 +105,7 @@ enum Bench {
 pub(crate) fn carry_out(args: BenchArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.bench {
         Bench::Latency(args) => latency::carry_out(&args, output),
+        Bench::Memory(args) => memory::carry_out(&args, output),
         Bench::Throughput(args) => throughput::carry_out(&args, output),
         Bench::Bandwidth(args) => bandwidth::carry_out(&args, output),
         Bench::Model(args) => model::carry_out(&args, output),

@@ -30,7 +30,7 @@ pub(in crate::bench) struct FabricLease {
 }
 
 /// A raw ping-pong whose peer is in the slot.
-pub(super) struct RawBaseline {
+pub(in crate::bench) struct RawBaseline {
     client: Client,
     serve: Function,
     /// Description of this end, which is sent to the peer only with the first request.
@@ -58,7 +58,7 @@ impl FabricLease {
     }
 
     /// Makes both ends of a baseline, with this much memory for RMA.
-    pub(super) fn raw(&self, sleeps: bool, memory_bytes: usize) -> anyhow::Result<RawBaseline> {
+    pub(in crate::bench) fn raw(&self, sleeps: bool, memory_bytes: usize) -> anyhow::Result<RawBaseline> {
         let opening = PeerParameters {
             library: self.provider.library().path().to_owned(),
             provider: self.provider.name().to_owned(),
@@ -95,7 +95,10 @@ impl FabricLease {
 
 impl RawBaseline {
     /// Calls `run` with a client of the peer. Meanwhile the slot runs only the peer.
-    pub(super) fn with<R>(&mut self, run: impl FnOnce(&mut Client) -> anyhow::Result<R>) -> anyhow::Result<R> {
+    pub(in crate::bench) fn with<R>(
+        &mut self,
+        run: impl FnOnce(&mut Client) -> anyhow::Result<R>,
+    ) -> anyhow::Result<R> {
         let peer = self.serve.submit(&std::mem::take(&mut self.introduction))?;
         let result = run(&mut self.client);
         self.client.stop()?;
