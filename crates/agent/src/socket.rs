@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use tokio::io::unix::AsyncFd;
 
-/// A non-blocking [`Socket`] to a client. Sending never waits; receiving can. Neither waits for the close of a
-/// descriptor that the client has sent.
+/// A non-blocking [`Socket`] to a client. Sending never waits; receiving can. The client may have sent descriptors
+/// whose `close` blocks. They are closed on another thread, so neither sending nor receiving waits for that.
 pub(crate) struct AsyncSocket(AsyncFd<Socket>);
 
 impl AsyncSocket {

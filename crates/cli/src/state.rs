@@ -70,8 +70,9 @@ impl StateArgs {
         self.state_dir.clone().or_else(|| variable("HOTLEASE_STATE_DIR"))
     }
 
-    /// The state directory. If none was named and home directories are on a network file system, it is next to the
-    /// sockets: files there survive the crash of a process, but perhaps not a reboot.
+    /// The state directory. If none was named, it is in `XDG_STATE_HOME` or the home directory. But it is next to the
+    /// sockets if `HOTLEASE_RUNTIME_DIR` is set, if there is no home directory, or if that place is on a network file
+    /// system. Files next to the sockets survive the crash of a process, but perhaps not a reboot.
     fn root(&self, dir: &RuntimeDir) -> PathBuf {
         if let Some(wished) = self.named() {
             return absolute(&wished);
@@ -166,7 +167,8 @@ impl LedgerArgs {
     /// Configuration of the manager of a batch job, whose ledger is in memory, because it ends with the job.
     ///
     /// # Errors
-    /// If a state directory was named, or the prices cannot be read.
+    /// If the option `--state-dir` was given, or the prices cannot be read. The variable `HOTLEASE_STATE_DIR` has no
+    /// effect here.
     pub(crate) fn manager_of_job(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
         if self.durable.state.state_dir.is_some() {
             let what = "--state-dir: the platform of a batch job keeps its ledger in memory, and ends with the job";

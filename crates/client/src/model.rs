@@ -8,8 +8,10 @@
 //!
 //! ```text
 //!  round trip  = 2 (L + o_s + o_r) + G_in input + G_out output + time of the function
-//!  n in a row  = round trip + (n / slots - 1) max(time of the function + per-byte costs, slots g)
+//!  n in a row  = round trip + (n / slots - 1) max(time of the function + per-byte costs, slots max(g, o_s))
 //! ```
+//!
+//! `n / slots` is rounded up.
 
 pub(crate) mod call_cost;
 

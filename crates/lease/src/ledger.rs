@@ -114,7 +114,7 @@ pub fn larger(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     map_counters(one, other, |one, other| one.max(other).min(TOTAL_MAX))
 }
 
-/// Saturating sum: an agent that reports values near the type's limit only makes its own bill wrong.
+/// Saturating sum: if an agent reports values near the type's limit, only sums that contain its leases are wrong.
 pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     map_counters(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
 }

@@ -5,7 +5,7 @@
 //!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ sessions
 //! ```
 //!
-//! * `listen` — connections, and their limits.
+//! * `server` — connections, and their limits.
 //! * `gate` — checks every request before its route; a route without an operation is refused to every caller.
 //! * `routes` — the table of routes and operations, and the router.
 //! * [`openapi`] — the OpenAPI document of the interface, generated from the code.

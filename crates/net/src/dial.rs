@@ -20,12 +20,14 @@ use tokio_rustls::client::TlsStream;
 /// Limit for one of a host's addresses to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before unreachable hosts are tried again. A network that has just recovered still reports hosts as unreachable
-/// for a moment: these reports answer requests that were sent during the failure.
+/// for a moment: the kernel has begun to resolve their addresses (ARP, neighbour discovery) during the failure, and
+/// reports that this has failed to new connections, too.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Limit for one step of connecting: for TCP and TLS together, and then for the first bytes.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connection to a peer whose certificate was checked, and which accepted the connection.
+/// Connection to a peer whose certificate was checked. If [`dial`] or [`dial_as`] made it, the peer has accepted our
+/// certificate, too; after [`dial_client_first`] this is not known yet.
 pub(crate) struct DialedConnection {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) peer: Peer,

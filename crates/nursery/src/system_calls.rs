@@ -1,9 +1,10 @@
 //! System calls that code in a sandbox may make. Every other call fails as if the kernel did not have it.
 //!
-//! A call is listed because a worker, an interpreter or a numeric library needs it. Calls that reach beyond the
-//! sandbox's own processes, memory and files are not listed, nor are calls into parts of the kernel that are rarely
-//! used and often broken: `ptrace`, `mount`, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules,
-//! namespaces, clocks. docs/sandboxes.md shows this table.
+//! A call is in the base table because a worker, an interpreter or a numeric library needs it. Calls that reach beyond
+//! the sandbox's own processes, memory and files are not in this table, nor are calls into parts of the kernel that are
+//! rarely used and often broken: `ptrace`, `mount`, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, and the calls
+//! for keys, modules, namespaces, and for setting clocks. A container runtime and a zygote get a few of these calls
+//! from tables of their own. docs/sandboxes.md shows the base table.
 
 /// A condition on an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +58,10 @@ pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static SystemCa
     table(network).chain(MACHINE)
 }
 
-/// Calls of Charliecloud, which still has to make the root. The added calls are useless without capabilities, and a
-/// process that cannot make a user namespace gets no capabilities.
+/// Calls of Charliecloud, which still has to make the root. One of the added calls makes a user namespace, in which its
+/// caller has capabilities, and the calls for mounts and roots need capabilities. `max_user_namespaces` allows only the
+/// user namespaces that Charliecloud itself makes (container/template.rs). So code of the tenant can make no further
+/// user namespace, gets no capabilities, and cannot use these calls.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     table(network).chain(RUNTIME)
 }
@@ -303,8 +306,9 @@ const BASE_CALLS: &[SystemCall] = calls! {
 };
 
 /// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own
-/// namespaces, made for its forks. The rights in these children apply to nothing else, and are useless with these
-/// calls.
+/// namespaces, made for its forks. A process that joins such a child gets capabilities, which apply inside this child
+/// only. With these calls it can use the capabilities for nothing but to enter the child's other namespaces, and to be
+/// confined there.
 const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),

@@ -206,7 +206,7 @@ class Executor(_core.Client, _bases.Executor):
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
         if max_tasks_per_child is not None:
-            # The initializer counts as a task. A task that was sent ahead would be returned by a worker that has ended.
+            # The initializer counts as a task. A worker that ends after its last task cannot have one that was sent ahead.
             variables[_TASKS_MAX] = str(max_tasks_per_child + (initializer is not None))
             asked["depth"] = 1
         if imports:
@@ -281,11 +281,10 @@ class Executor(_core.Client, _bases.Executor):
         priority
             Higher priorities are sent to workers first. Default: 0.
         memo
-            True: a task with the same function and arguments as an earlier task gets the earlier task's result. Functions of the
-            program are the same if they have the same code, and use the same code and globals of the program; other functions
-            if their own code is the same. Arguments are the same if their content is. The location of code, and the order of
-            sets, make no difference. While a task is pending, equal tasks wait for its result; they run if it fails or is
-            cancelled. A string: a name that replaces function and arguments in these comparisons.
+            True: a task with the same function and arguments as an earlier task gets the earlier task's result. Functions of a
+            library are the same if their code is; those of the program if the functions and globals of the program that they use
+            are the same, too. Arguments are the same if their content is; the location of code and the order of sets make no
+            difference. Equal tasks wait for a pending task; they run if it fails. A string: a name in place of all that.
         idempotent
             Whether the task may run again after its worker died.
         """
@@ -352,7 +351,8 @@ class Executor(_core.Client, _bases.Executor):
     ) -> Iterator[T]:
         """Calls `fn` with each of the arguments; returns the results in order.
 
-        All calls see the function, and the globals that it uses, as they are now.
+        All calls see the function, and the globals that it uses, as they are now. With `buffersize`, later calls may see them as
+        they are then: with a `chunksize`, for an `fn` with a state of its own, and if a subclass has its own `submit`.
 
         Parameters
         ----------

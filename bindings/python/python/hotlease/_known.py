@@ -3,7 +3,7 @@
 A definition is the pickle of a class, or of a global of a module that workers cannot import, such as the program's
 `__main__`. Each definition has a name (`Name`) and a version, which is a hash of its content. The sender
 (`hotlease._by_value`) puts all definitions that a value needs in front of the value. A worker has one namespace for each
-module that it cannot import:
+module that it cannot import. These rules apply to a definition that arrives:
 
 - A definition that the worker already has in the same version changes nothing. So changes that tasks and initializers
   made to a class or a global remain, as in a program that runs in one process.
@@ -225,7 +225,8 @@ def resolve(name: Name) -> Any:
     if name[0] == "class":
         found = _class(name[1])
         if found is None and name in _definitions:
-            # This class is being loaded, and waits for its base class, which refers to this class: loads the class here.
+            # An outer call loads this class. It has stopped at the base class, whose attributes refer back to this class.
+            # The base class itself exists by now, so this second load does not stop there.
             _load(name)
             found = _class(name[1])
         if found is None:

@@ -17,7 +17,7 @@ const POOL_BYTES: usize = 256 << 20;
 const SMALLEST: usize = 64 << 10;
 /// Bytes of the largest buffer whose size is a power of two.
 const COARSE_MAX: usize = 16 << 20;
-/// A buffer has at most this many times the bytes that are needed.
+/// A buffer has at most this many times the bytes that are needed, or [`SMALLEST`] bytes if that is more.
 const WASTED_MAX: usize = 8;
 /// Limit of the buffers in use by callers that can do without a buffer. Each buffer holds a descriptor, and a process
 /// may have about a thousand descriptors by default.

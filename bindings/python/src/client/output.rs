@@ -166,9 +166,9 @@ impl OutputQueue {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// Shows the output that has arrived, or waits at most `patience` until another thread has shown it. Fails only
-    /// with exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other exceptions are only
-    /// reported.
+    /// Shows the output that has arrived, or waits until another thread has shown it. This wait ends when that thread
+    /// has shown no further entry for the time `patience`. Fails only with exceptions that are meant to end programs or
+    /// calls, such as `KeyboardInterrupt`: other exceptions are only reported.
     #[cold]
     pub fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// Largest number of messages that wait for a client to read.
 const WAITING_MAX: usize = 32;
-/// Time for which an ending session waits until its client has read the last messages.
+/// Time for which an ending session waits until the socket has taken the last messages. The client may never read them.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Shortest time between two hints, which are messages that may be lost.
@@ -72,7 +72,8 @@ impl Outbox {
         let is_due = queue.hinted.is_none_or(|last| now >= last + HINT_EVERY);
         if is_due && !queue.closing && !queue.broken && queue.waiting.is_empty() {
             queue.hinted = Some(now);
-            // Fails if the socket is full because the client does not read.
+            // Fails if the socket is full because the client does not read, or if the client is gone. The hint is then
+            // lost, but the next hint is still sent no earlier than after `HINT_EVERY`.
             let _ = self.send(&(reply, Vec::new()));
         }
     }
@@ -110,8 +111,9 @@ impl Outbox {
         self.socket.send(reply, &fds)
     }
 
-    /// Sends queued messages until the session ends: all messages are sent, or the client does not read. If the future
-    /// is dropped before that, no message is lost.
+    /// Sends queued messages until the session ends: the message of [`close`](Self::close) is sent or cannot be sent
+    /// within [`LINGER`], or sending fails, or the queue is full because the client does not read. If the future is
+    /// dropped before that, no message is lost.
     pub async fn run(&self) {
         loop {
             let closing = {

@@ -55,7 +55,8 @@ struct SessionNews {
     end: Option<SessionEnd>,
 }
 
-/// A session with an agent for one lease. Dropping it ends the session, and the lease with it.
+/// A session with an agent for one lease. The session ends when this value and all other references to its
+/// [`SessionState`] are dropped. If it was the last session of the lease's holder, the lease ends with it.
 pub(crate) struct Session {
     shared: Arc<SessionState>,
     tasks: Vec<AbortHandle>,
@@ -73,7 +74,8 @@ pub(crate) struct AttachAnswer {
     pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 
-/// State of a session. Tasks that wait for news from the agent hold a reference, too, so it may outlive the session.
+/// State of a session. Connections to workers, and tasks that wait for news from the agent, hold references, too, so it
+/// may outlive the [`Session`].
 pub(crate) struct SessionState {
     link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.

@@ -204,7 +204,9 @@ impl<'a> Mesh<'a> {
 
     /// Accepts the connections that wait at the port.
     fn accept(&mut self, listener: &TcpListener) {
-        // An error means that a waiting connection is gone, or that this process has no descriptor left.
+        // Ends at the first error. Usually the error says that no further connection waits. Otherwise a waiting
+        // connection is gone, or this process has no descriptor left; connections that still wait are then accepted at
+        // the next event of the port.
         while let Ok((mut stream, _)) = listener.accept() {
             let incoming = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
             if incoming.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
@@ -264,8 +266,8 @@ impl<'a> Mesh<'a> {
             rest,
         } = known;
         let place = &mut self.joined[rank as usize];
-        // A member of lower rank may have made several connections, and chooses one of them. If there is another one
-        // for this rank, it is not needed and is closed.
+        // The handshake has succeeded, but this rank may have a connection already, because several calls of the two
+        // members can cross. A further connection is closed here, and so is one that the poll does not let go.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
             return;
         }

@@ -39,7 +39,8 @@ pub(crate) struct MeetingRequest<'a> {
     /// Number of members that are to meet; in a meeting of the rest of a communicator, the number of all its members.
     pub(crate) size: u32,
     pub(crate) rank: Option<u32>,
-    /// Returns the meeting; called again during the wait for the other members.
+    /// Returns the meeting. In a meeting of the rest of a communicator, it is called again during the wait for the
+    /// other members.
     pub(crate) meeting: &'a dyn Fn() -> Meeting,
 }
 

@@ -1,8 +1,8 @@
 //! Final totals that no ledger has acknowledged yet.
 //!
-//! A total is owed from the end of its lease (or from the time at which it was read from a journal) until a report with
-//! the total is acknowledged. If a report or its answer is lost, the totals are sent again; a ledger that merges by
-//! maximum bills them once.
+//! A total is owed from the end of its lease (or from the time at which it was read from a journal) until the latest
+//! report with the total is acknowledged; the acknowledgement of an earlier report does not count. If a report or its
+//! answer is lost, the totals are sent again; a ledger that merges by maximum bills them once.
 
 use super::{EndedLease, QuestionId};
 use crate::ledger::FunctionTotals;
@@ -109,8 +109,9 @@ impl OwedTotals {
         self.owed.pop_first().map(|(_, owed)| owed.total)
     }
 
-    /// Selects the totals for the report `ask`, and returns them: at most [`REPORTED_AT_ONCE_MAX`] totals, and not many
-    /// more than [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
+    /// Returns the totals for the report `ask`: at most [`REPORTED_AT_ONCE_MAX`] totals, and not many more than
+    /// [`FUNCTIONS_AT_ONCE_MAX`] rows of functions. A total counts as sent in this report once the iterator has
+    /// returned it.
     pub fn report(&mut self, ask: QuestionId) -> impl Iterator<Item = &FinalTotal> {
         let mut functions = 0;
         let fits = move |owed: &&mut OwedTotal| {

@@ -17,8 +17,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest response of an agent, bytes: its listing of all leases, workers and libraries.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Limit of kept connections. 10,000 agents have connections to the manager already. As many outgoing connections would
-/// exceed a common limit of a process's descriptors (20,000), and most agents are asked nothing for long times.
+/// Limit of kept connections. Up to [`AGENTS_MAX`](hotlease_lease::manager::AGENTS_MAX) agents hold connections to the
+/// manager. As many connections from the manager to the agents would double the number of descriptors that the manager
+/// needs, and most agents are asked nothing for long times.
 const LINKS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not 0");
 
 /// Connections to agents, by agent.

@@ -79,8 +79,8 @@ impl Tunnels {
 
     /// Serves a stream without a certificate to its end. The client speaks first: it sends a ticket, or the token of a
     /// lease; `known` finds the peer to which a token belongs. Until the peer is known, the stream costs one of the
-    /// places for handshakes and a few hundred bytes, for five seconds at most, and the client learns only the reason
-    /// of a refusal.
+    /// places for handshakes and a few hundred bytes, for five seconds at most. A refused stream keeps its place for up
+    /// to one second more, and the client learns only the reason of the refusal.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,

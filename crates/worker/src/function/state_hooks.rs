@@ -2,8 +2,8 @@
 //! `HOTLEASE_STATE_SAVE` and `HOTLEASE_STATE_RESTORE` of `include/hotlease/function.h`.
 //!
 //! They get the slot's context, and a structure with functions to read or write the state. These can be called any
-//! number of times, each time with the library's own memory, which is read or filled in place. So neither side copies
-//! the other's bytes, and no state has to be in memory twice.
+//! number of times, each time with the library's own memory. Large pieces are read or filled there in place, and small
+//! pieces are copied through a buffer. So no state has to be in memory twice.
 
 use crate::function::context::Context;
 use crate::function::state_pieces::StatePieces;
@@ -180,8 +180,8 @@ impl StateTransfer<'_> {
 
 /// `hotlease_state_read`.
 unsafe extern "C" fn read(state: *mut StateLayout, to: *mut c_void, size: u64) -> i32 {
-    // SAFETY: the structure that `run` has made; by the header only the function that got it may call this, on its
-    // thread.
+    // SAFETY: the structure that `run` has made. By the header, only the save or restore function that got it uses it,
+    // and this function runs on the slot's thread.
     let passing = unsafe { &mut *state.cast::<StateTransfer<'_>>() };
     passing.run_operation(|passing| match size {
         0 => Ok(()),

@@ -101,7 +101,8 @@ impl ExecutorCore {
     }
 
     /// Returns `true` if a run has to wait until remote results are at the client, or has ended because such a result
-    /// is lost. `all`: the run needs the bytes of all its results.
+    /// is lost. `results`: the results that the run takes as inputs. `all`: the run needs the bytes of all of them at
+    /// the client.
     pub fn await_inputs(&self, state: &mut CoreState, run: Run, results: &[Arc<TaskOutcome>], all: bool) -> bool {
         let missing = |away: &&Arc<RemoteResult>| {
             away.local_outcome().is_none() && (all || away.lock_fetch().is_wanted || state.lane_of(away).is_none())

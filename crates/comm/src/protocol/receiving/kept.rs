@@ -16,13 +16,14 @@ pub(crate) enum KeptNow {
     Taken(MessageStatus),
     /// No kept message matches.
     Absent,
-    /// The first kept message that matches has not arrived completely, or has an unsuitable length. It stays kept.
+    /// The first kept message that matches cannot be taken at once, and stays kept: it has not arrived completely, has
+    /// an unsuitable length, is in a store, was sent by this member to itself, or was accepted early.
     Unsuitable,
 }
 
 impl Protocol {
-    /// Takes the first kept message that matches, if it has arrived completely and its length is in `lengths`. Passes
-    /// its bytes to `copy`.
+    /// Takes the first kept message that matches, if all its bytes have arrived from another member, it was not
+    /// accepted early ([`accept_early`](Self::accept_early)), and its length is in `lengths`. Passes its bytes to `copy`.
     pub(crate) fn take_kept_now(
         &mut self,
         class: MessageClass,

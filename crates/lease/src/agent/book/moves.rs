@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A move takes the places on the new core at once, and gives the places on the old core back when the worker has
-//! answered. So no other lease gets places on either core while it is not known on which of the two the worker is. The
-//! book is not written to disk: if an agent dies during a move, its workers die too, and its next run begins with free
-//! cores.
+//! answered. So no other lease gets these places, on either core, while it is not known on which of the two the worker
+//! is. The book is not written to disk: if an agent dies during a move, its workers die too, and its next run begins
+//! with free cores.
 
 use super::LeaseBook;
 use crate::agent::{BookAction, WorkerState};

@@ -37,7 +37,7 @@ pub(in crate::commands::alloc) struct BatchSystem {
     /// Meaning of each state, by the batch system's word for the state.
     pub states: BTreeMap<String, StateMeaning>,
     /// Meanings of the texts that the pattern `exit` of `state` finds for jobs that have ended. If a text has no entry,
-    /// 0 means completed, and any other text means failed.
+    /// `0`, `-` and an empty text mean completed, and any other text means failed. A job without a text is completed.
     #[serde(default)]
     pub exits: BTreeMap<String, StateMeaning>,
     pub cancel: CancelCommand,
