@@ -333,6 +333,13 @@ pub fn connection_request() -> Vec<Vec<u8>> {
                 join_ms: 15_000,
             },
         },
+        ConnectionRequest::Memory,
+        ConnectionRequest::ShareMemory,
+        ConnectionRequest::LinkMemory {
+            port: port_address(),
+            key: u64::MAX,
+            host: Some(std::net::Ipv4Addr::LOCALHOST.into()),
+        },
     ]
     .iter()
     .map(encode)
@@ -371,6 +378,18 @@ pub fn connection_reply() -> Vec<Vec<u8>> {
         ConnectionReply::OpenedFabric {
             generation: 78,
             end: channel_end(),
+        },
+        ConnectionReply::Memory {
+            size_bytes: 1 << 40,
+            reserved_bytes: 1 << 20,
+        },
+        ConnectionReply::MemoryLinked {
+            port: port_address(),
+            memory: RmaMemory {
+                address: u64::MAX - 4096,
+                key: 7,
+                size: 4096,
+            },
         },
     ];
     replies.extend(refusals().into_iter().map(ConnectionReply::Refused));
