@@ -372,6 +372,7 @@ impl Node {
             // The book decides whether there is enough now.
             eviction::make_room(self, request.spec.all_memory_bytes()).await;
         }
+        self.check_idle_memory(&request)?;
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;

@@ -299,6 +299,18 @@ fn requests_for_memory_alone_that_make_no_sense_are_refused() {
             other => panic!("{word}: {other:?}"),
         }
     }
+    // The node offers all its memory, of which other processes use a part.
+    let meminfo = std::fs::read_to_string("/proc/meminfo").expect("of this host");
+    let total = meminfo
+        .split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse::<u64>().ok());
+    let all = AcquireRequest {
+        memory_bytes: 1024 * total.expect("MemTotal") - 64 * MIB,
+        ..alone()
+    };
+    let refused = platform.manager().acquire(all).expect_err("nearly all of the node");
+    assert!(refused.to_string().contains("idle now"), "{refused}");
     // Within the limits, but more than the node has.
     let much = AcquireRequest {
         memory_bytes: 1 << 43,

@@ -1,9 +1,11 @@
-//! Waiting workers of this node: as many as leases are likely to need, in idle memory.
+//! Idle memory of this node: waiting workers in it, as many as leases are likely to need, and leases of memory alone.
 
 use super::{Node, NodeState};
 use crate::leases::active_lease::ActiveLease;
 use crate::workers::pool::POOL_MAX;
+use hotlease_lease::LeaseRequest;
 use hotlease_lease::agent::Availability;
+use hotlease_wire::Rejection;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -60,6 +62,22 @@ impl Node {
             }
             None if terms.can_wait() => self.supply.pools.of(terms.sandbox).lease_over(workers.len()),
             _ => {}
+        }
+    }
+
+    /// Refuses memory alone that is not idle now. Its pages are reserved at once, so without this check the kernel would
+    /// kill processes of the node to provide them.
+    pub(super) fn check_idle_memory(&self, request: &LeaseRequest) -> Result<(), Rejection> {
+        if !request.spec.is_memory_alone() {
+            return Ok(());
+        }
+        let room = self.borrowing.room();
+        match request.spec.all_memory_bytes() <= room {
+            true => Ok(()),
+            false => Err(Rejection::TooMany {
+                what: "bytes of the memory that the node leaves idle now".into(),
+                limit: room,
+            }),
         }
     }
 

@@ -29,6 +29,11 @@ impl Borrowing {
         self.short.load(Ordering::Acquire)
     }
 
+    /// Memory of the node that may be borrowed now, bytes.
+    pub fn room(&self) -> u64 {
+        self.memory.room()
+    }
+
     /// Calls `changed` whenever memory becomes short, and when there is enough again.
     pub async fn watch(&self, mut changed: impl FnMut(bool)) {
         loop {

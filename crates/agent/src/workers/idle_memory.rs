@@ -61,6 +61,12 @@ impl IdleMemory {
         has_room(&self.meminfo(), bytes)
     }
 
+    /// Number of bytes that may be borrowed.
+    pub fn room(&self) -> u64 {
+        let room = |(total, available): (u64, u64)| available.saturating_sub(total / LEAST_PART);
+        available_part(&self.meminfo()).map_or(u64::MAX, room)
+    }
+
     fn meminfo(&self) -> String {
         fs::read_to_string(&self.meminfo).unwrap_or_default()
     }
@@ -159,6 +165,13 @@ mod tests {
         assert!(has_room(meminfo, 200 << 10));
         assert!(!has_room(meminfo, (200 << 10) + 1));
         assert!(!has_room(meminfo, u64::MAX));
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("meminfo");
+        fs::write(&file, meminfo).expect("written");
+        assert_eq!(IdleMemory::from_files(&file, "").room(), 200 << 10);
+        fs::write(&file, "MemTotal: 1000 kB\nMemAvailable: 30 kB\n").expect("written");
+        assert_eq!(IdleMemory::from_files(&file, "").room(), 0);
+        assert_eq!(IdleMemory::from_files("", "").room(), u64::MAX);
     }
 
     /// Microseconds for which processes of this host have waited for memory.

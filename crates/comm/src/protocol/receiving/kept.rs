@@ -23,7 +23,8 @@ pub(crate) enum KeptNow {
 
 impl Protocol {
     /// Takes the first kept message that matches, if all its bytes have arrived from another member, it was not
-    /// accepted early ([`accept_early`](Self::accept_early)), and its length is in `lengths`. Passes its bytes to `copy`.
+    /// accepted early ([`accept_early`](Self::accept_early)), and its length is in `lengths`. Passes its bytes to
+    /// `copy`.
     pub(crate) fn take_kept_now(
         &mut self,
         class: MessageClass,
