@@ -210,7 +210,7 @@ impl Platform {
         );
         assert!(
             output.status.success(),
-            "hotlease {arguments:?}: {}: {errors}",
+            "hotlease {arguments:?}: {}: {errors}\nit printed: {text}",
             output.status
         );
         let parse = |line: &str| {

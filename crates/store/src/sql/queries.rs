@@ -1,7 +1,6 @@
 //! Queries of the store, and the format of values in the tables.
 
 use super::functions;
-use super::schema::counter;
 use super::values::KeyText;
 use super::{Cell, Cells, Sql, Value};
 use crate::bill::Biller;
@@ -294,11 +293,14 @@ pub(crate) fn audit(sql: &mut dyn Sql, now_ms: u64) -> Result<Audit, StoreError>
         Ok(())
     })?;
     functions::audit(sql, &mut audit)?;
-    let counted = u64::try_from(counter(sql, "ledger_rows")?).unwrap_or(0);
-    if counted != audit.rows {
-        audit
-            .problems
-            .push(format!("the ledger has {} rows and counted {counted}", audit.rows));
+    // One statement, because a row may be written between two statements.
+    let statement = "SELECT COUNT(*), (SELECT value FROM counters WHERE name = 'ledger_rows') FROM ledger";
+    let counts = read_rows(sql, statement, &[], |row| {
+        Ok((row.number::<u64>()?, row.number_or_null::<u64>()?.unwrap_or(0)))
+    })?;
+    for (rows, counted) in counts.into_iter().filter(|(rows, counted)| rows != counted) {
+        let problem = format!("the ledger has {rows} rows and counted {counted}");
+        audit.problems.push(problem);
     }
     Ok(audit)
 }
