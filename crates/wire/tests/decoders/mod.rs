@@ -6,6 +6,7 @@
 
 mod batch;
 mod comm;
+mod connections;
 pub mod library;
 mod machines;
 mod native;
@@ -103,12 +104,12 @@ pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "connection_request",
         check: message::<ConnectionRequest>,
-        seeds: seeds::connection_request,
+        seeds: connections::connection_request,
     },
     Decoder {
         name: "connection_reply",
         check: message::<ConnectionReply>,
-        seeds: seeds::connection_reply,
+        seeds: connections::connection_reply,
     },
     Decoder {
         name: "tunnel_frame",
