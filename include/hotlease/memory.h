@@ -41,7 +41,7 @@ typedef struct hotlease_memory_options {
 } hotlease_memory_options;
 
 /* Leases `size_bytes` of memory, all zero. `options` may be NULL. Waits until the nodes have reserved it, which takes
- * about 0.3 s for each GiB. */
+ * up to about a second for each GiB. */
 hotlease_status hotlease_memory_allocate(uint64_t size_bytes, const hotlease_memory_options* options,
                                          hotlease_memory** memory, hotlease_error** error);
 /* Returns the size in bytes; 0 for NULL. */

@@ -49,8 +49,8 @@ struct Inner {
 }
 
 impl RemoteMemory {
-    /// Leases `size_bytes` of memory, all zero. Blocks until the nodes have reserved it, which takes about 0.3 s for
-    /// each GiB.
+    /// Leases `size_bytes` of memory, all zero. Blocks until the nodes have reserved it, which takes up to about a
+    /// second for each GiB.
     ///
     /// # Errors
     /// [`Error::NotRunning`] without a platform, [`Error::Refused`] if no node has that much memory to offer,

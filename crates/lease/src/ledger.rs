@@ -226,6 +226,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_alone_is_billed_for_the_time_it_is_held_and_no_core_is() {
+        let account = Account {
+            memory_bytes: 3 << 30,
+            ..Account::default()
+        };
+        let (billed, capped) = account.merge(UsageTotals::default(), totals(10_000_000_000, 0, 0), 10_000);
+        assert!(!capped, "{billed:?}");
+        assert_eq!(account.memory_mib_ms(billed), 3 * 1024 * 10_000);
+        assert_eq!(account.core_usage(billed), UsageTotals::default());
+        let (billed, capped) = account.merge(billed, totals(20_000_000_000, 1, 1), 10_000);
+        assert!(capped, "it was held for 10 s, and no core polls or computes");
+        assert_eq!((billed.hot_ns, billed.compute_ns), (0, 0));
+        assert!(billed.allocated_ns < 10_100_000_000, "{billed:?}");
+        // Without memory nothing was granted.
+        assert_eq!(Account::default().limit_ns(10_000), 0);
+        let slots = Account { slots: 2, ..account };
+        assert_eq!(slots.core_usage(totals(4, 1, 1)), totals(4, 1, 1));
+    }
+
+    #[test]
     fn memory_is_held_as_long_as_the_slots() {
         let account = Account {
             slots: 4,

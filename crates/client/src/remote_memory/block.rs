@@ -5,6 +5,7 @@ use crate::lease::acquire;
 use crate::lease::{Lease, LeasePlan};
 use crate::session::connection::{AccessError, BlockAccess, WorkerConnection};
 use hotlease_fabric::memory::block::BlockError;
+use hotlease_fabric::ofi::OfiError;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::sync::{Arc, OnceLock};
@@ -58,13 +59,15 @@ impl Block {
     /// Copies bytes of the block to `bytes`.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
         self.check()?;
-        self.access.read_at(bytes, offset).map_err(|error| self.failed(error))
+        let read = self.access.read_at(bytes, offset);
+        read.map_err(|error| self.failed(error, bytes.len()))
     }
 
     /// Copies `bytes` into the block.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         self.check()?;
-        self.access.write_at(bytes, offset).map_err(|error| self.failed(error))
+        let written = self.access.write_at(bytes, offset);
+        written.map_err(|error| self.failed(error, bytes.len()))
     }
 
     /// Fails if the block is lost.
@@ -77,10 +80,15 @@ impl Block {
     }
 
     #[cold]
-    fn failed(&self, error: AccessError) -> Error {
+    fn failed(&self, error: AccessError, length: usize) -> Error {
         match error {
             AccessError::Shared(error @ BlockError::OutOfBounds { .. }) => Error::Options {
                 what: error.to_string(),
+            },
+            // There is no staging buffer: nothing was copied, and the block is as it was.
+            AccessError::Fabric(error @ (OfiError::Memory(_) | OfiError::TooMany { .. })) => Error::Unregistered {
+                size_bytes: length as u64,
+                why: error.to_string(),
             },
             error @ (AccessError::Shared(BlockError::Revoked) | AccessError::Fabric(_)) => {
                 self.lost(|| error.to_string())
@@ -88,8 +96,8 @@ impl Block {
         }
     }
 
-    /// Marks the block as lost, for good: after a failed copy it is not known which bytes the block has. `otherwise`: the
-    /// reason, if no better reason is reported.
+    /// Marks the block as lost, for good: after a failed copy it is not known which bytes the block has. `otherwise`:
+    /// the reason, if no better reason is reported.
     #[cold]
     fn lost(&self, otherwise: impl FnOnce() -> String) -> Error {
         let reason = || {

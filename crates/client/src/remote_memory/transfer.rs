@@ -13,15 +13,13 @@ pub(super) struct Transfers {
 
 #[derive(Default)]
 struct TransferState {
-    /// Number of copies begun, and of copies ended.
-    begun: u64,
-    ended: u64,
+    under_way: usize,
     /// First error of a copy for whose end no thread has waited.
     failure: Option<Error>,
 }
 
 /// Largest number of copies of one remote memory under way; a further copy begins when one has ended.
-const UNDER_WAY_MAX: u64 = 64;
+const UNDER_WAY_MAX: usize = 64;
 
 impl Transfers {
     fn lock(&self) -> MutexGuard<'_, TransferState> {
@@ -35,8 +33,7 @@ impl Transfers {
 
     /// Counts a copy that begins now.
     fn note_begin(self: &Arc<Self>) -> CopyUnderWay {
-        self.wait_while(|state| state.begun - state.ended >= UNDER_WAY_MAX)
-            .begun += 1;
+        self.wait_while(|state| state.under_way >= UNDER_WAY_MAX).under_way += 1;
         CopyUnderWay(self.clone())
     }
 
@@ -46,7 +43,7 @@ impl Transfers {
 
     /// Waits until no copy is under way.
     pub fn flush(&self) -> Result<(), Error> {
-        let mut state = self.wait_while(|state| state.ended < state.begun);
+        let mut state = self.wait_while(|state| state.under_way > 0);
         state.failure.take().map_or(Ok(()), Err)
     }
 }
@@ -56,7 +53,7 @@ struct CopyUnderWay(Arc<Transfers>);
 
 impl Drop for CopyUnderWay {
     fn drop(&mut self) {
-        self.0.lock().ended += 1;
+        self.0.lock().under_way -= 1;
         self.0.ended.notify_all();
     }
 }

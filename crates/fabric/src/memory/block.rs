@@ -90,8 +90,8 @@ impl OwnedBlock {
         self.fd.as_fd()
     }
 
-    /// Takes the block back: frees its pages at once, also if other processes have its descriptor, and makes all later reads and writes
-    /// fail. The kernel frees about 10 GiB a second; the call waits for that.
+    /// Takes the block back: frees its pages at once, also if other processes have its descriptor, and makes all later
+    /// reads and writes fail. The kernel frees about 10 GiB a second; the call waits for that.
     ///
     /// # Errors
     /// The kernel refuses.

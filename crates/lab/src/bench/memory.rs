@@ -10,7 +10,7 @@ use super::samples::{Clock, Pair};
 use anyhow::ensure;
 use clap::Args;
 use hotlease_bench_fabric::Rma;
-use hotlease_client::{Completion, LeaseOptions, MemoryOptions, Polling, RemoteMemory};
+use hotlease_client::{Completion, Error, LeaseOptions, MemoryOptions, Polling, RemoteMemory};
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 
@@ -52,6 +52,14 @@ enum Direction {
 
 impl Direction {
     const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    /// Copies `target` from a place of the memory, or `source` to it.
+    fn copy(self, memory: &RemoteMemory, at: usize, source: &[u8], target: &mut [u8]) -> Result<(), Error> {
+        match self {
+            Self::Read => memory.read(at as u64, target),
+            Self::Write => memory.write(at as u64, source),
+        }
+    }
 
     fn word(self) -> &'static str {
         match self {
@@ -139,13 +147,7 @@ fn on_node(
                     }
                     anyhow::Ok(())
                 })?;
-                let ours = clock.block(1, block, || {
-                    let at = place() as u64;
-                    match direction {
-                        Direction::Read => memory.read(at, &mut target),
-                        Direction::Write => memory.write(at, &source),
-                    }
-                })?;
+                let ours = clock.block(1, block, || direction.copy(memory, place(), &source, &mut target))?;
                 pair.add(&plain, &ours);
             }
             check(memory, &source, &mut target)?;
@@ -182,13 +184,9 @@ fn over_fabric(
                         .clock
                         .block(1, block, || client.copy(rma, place(), *size, CHUNK))?)
                 })?;
-                let ours = stage.clock.block(1, block, || {
-                    let at = place() as u64;
-                    match direction {
-                        Direction::Read => memory.read(at, &mut target),
-                        Direction::Write => memory.write(at, &source),
-                    }
-                })?;
+                let ours = stage
+                    .clock
+                    .block(1, block, || direction.copy(&memory, place(), &source, &mut target))?;
                 pair.add(&plain, &ours);
             }
             check(&memory, &source, &mut target)?;

@@ -1,8 +1,8 @@
 //! Memory server: a worker without slots, which holds a memory block for the client of its lease.
 //!
 //! The agent creates the block and keeps a descriptor of it, so that it can take the block back when the memory server
-//! is gone, also if other processes still have descriptors. The memory server provides the pages, which are charged to its control
-//! group.
+//! is gone, also if other processes still have descriptors. The memory server provides the pages, which are charged to
+//! its control group.
 
 use super::Incarnation;
 use crate::workers::worker::StartError;
